@@ -1,0 +1,1 @@
+"""What a run is, as frozen values read from TOML."""

@@ -1,0 +1,14 @@
+"""Where the tokens come from."""
+
+from pydantic import Field
+
+from disagmoe.config.base import Section
+
+
+class DataConfig(Section):
+    """Prepared token files and their mix."""
+
+    paths: list[str] = Field(min_length=1)
+    """Directories that `disagmoe data prepare` wrote."""
+    weights: list[float] = []
+    """Share of sequences that each path gives, in any unit; empty means in proportion to size."""

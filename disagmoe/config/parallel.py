@@ -1,0 +1,44 @@
+"""How the network is divided over workers, and in which order they work."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from disagmoe.config.base import Section
+
+ScheduleName = Literal["af_pipe", "serial"]
+
+
+class ParallelConfig(Section):
+    """Groups on the ring, workers per group, micro-batches and the schedule."""
+
+    groups: int = Field(default=1, ge=1)
+    """Attention groups on the ring, and as many expert groups (p). Group g owns the layers
+    g, g+p, g+2p, ...; at most `model.layers`."""
+    attention_workers: int = Field(default=1, ge=1)
+    """Workers in each attention group (M); each handles its part of every micro-batch."""
+    expert_workers: int = Field(default=1, ge=1)
+    """Workers in each expert group (N); each holds its share of the experts of the group's layers;
+    at most `model.experts`."""
+    rings: Literal[1] = 1
+    """Copies of the whole ring that train in data parallel; only 1 for now."""
+    tensor: Literal[1] = 1
+    """Workers that share one layer's matrices; reserved, only 1 for now."""
+    context: Literal[1] = 1
+    """Workers that share one sequence; reserved, only 1 for now."""
+    micro_batch_size: int = Field(default=1, ge=1)
+    """Sequences per micro-batch, over all workers of an attention group. The last micro-batch of a
+    step is smaller when this does not divide `train.global_batch_size`."""
+    in_flight: int = Field(default=0, ge=0)
+    """Micro-batches between their first forward and their last backward at any time;
+    0 takes 3 per group on the ring, or all micro-batches where there are fewer."""
+    schedule: ScheduleName = "af_pipe"
+    """`af_pipe` overlaps micro-batches on the ring; `serial` runs one after the other, for
+    debugging."""
+    residual: Literal["auto", "local", "direct"] = "auto"
+    """How the residual stream reaches the next layer: `local` stays on the worker (one group only),
+    `direct` sends it to the next attention group; `auto` takes `local` for one group, else
+    `direct`."""
+    dedupe: Literal["rank", "none"] = "rank"
+    """Rows on the wire: `rank` sends a token once to each expert worker, `none` once to each of its
+    experts (for comparison)."""

@@ -1,0 +1,86 @@
+"""Steps, batch, precision, loss and optimizer."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from disagmoe.config.base import Section
+
+
+class OptimizerConfig(Section):
+    """AdamW with fp32 state, and the clipping of the global gradient norm."""
+
+    lr: float = Field(default=3e-4, gt=0)
+    """Peak learning rate."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of the first moment."""
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    """Decay of the second moment."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the second moment."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Decoupled weight decay of all matrices, embedding and LM head included; norms have none."""
+    clip_norm: float = Field(default=1.0, ge=0)
+    """Global gradient norm above which all gradients are scaled down to it; 0 turns clipping off.
+    """
+
+
+class LrScheduleConfig(Section):
+    """Learning rate over steps."""
+
+    kind: Literal["cosine", "wsd", "constant"] = "cosine"
+    """After the warm-up: `cosine` falls to the floor over the rest of the run, `wsd` stays at the
+    peak and falls linearly over the last `decay_steps`, `constant` stays at the peak."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps of linear warm-up; step i (from 0) has lr * (i+1)/warmup_steps."""
+    decay_steps: int = Field(default=0, ge=0)
+    """Length of the linear fall at the end of `wsd`, in steps; only for `wsd`."""
+    min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
+    """Floor of the learning rate as a share of the peak."""
+
+
+class LossConfig(Section):
+    """Terms that are added to the cross-entropy."""
+
+    aux_coef: float = Field(default=0.0, ge=0)
+    """Weight of the load-balancing loss, which is 1 per layer when routing is uniform; summed over
+    layers."""
+    aux_scope: Literal["sequence", "micro_batch"] = "sequence"
+    """Over which tokens the balance is measured: each `sequence` alone (does not depend on the
+    layout), or each `micro_batch` over all attention workers."""
+    z_coef: float = Field(default=0.0, ge=0)
+    """Weight of the router z-loss, the mean squared log-sum-exp of the router logits; summed over
+    layers."""
+
+
+class EvalConfig(Section):
+    """Loss on held-out sequences."""
+
+    every: int = Field(default=0, ge=0)
+    """Evaluate each time this many steps are done, and at the end; 0 never evaluates."""
+    sequences: int = Field(default=64, ge=1)
+    """Held-out sequences per evaluation; taken from the end of the data and never trained on."""
+
+
+class TrainConfig(Section):
+    """What one step is and how many there are."""
+
+    steps: int = Field(ge=1)
+    """Optimizer steps."""
+    global_batch_size: int = Field(ge=1)
+    """Sequences per step."""
+    sequence_length: int = Field(ge=1)
+    """Tokens per sequence that are predicted; each sequence reads one token more as last target."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the initial weights and of the data order."""
+    precision: Literal["auto", "fp32", "bf16", "fp64"] = "auto"
+    """Type of weights and activations; `auto` is bf16 on CUDA and fp32 on CPU. Router, norms, loss,
+    gradient sums, master weights and moments stay in fp32 (all fp64 in fp64)."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """AdamW."""
+    lr_schedule: LrScheduleConfig = LrScheduleConfig()
+    """Learning rate over steps."""
+    loss: LossConfig = LossConfig()
+    """Terms beside the cross-entropy."""
+    eval: EvalConfig = EvalConfig()
+    """Held-out evaluation."""

@@ -1,0 +1,1 @@
+"""The network in torch: one process, no transport."""

@@ -1,0 +1,1 @@
+"""Optimizer, learning-rate schedules and the global gradient norm."""

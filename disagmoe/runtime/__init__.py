@@ -1,0 +1,1 @@
+"""Executes programs on one worker; knows nothing of Ray."""

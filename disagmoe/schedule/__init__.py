@@ -1,0 +1,1 @@
+"""Schedules as data: instructions, programs, builders, passes and the verifier (plain Python)."""

@@ -1,0 +1,1 @@
+"""Builders: each file decides the order of compute of one schedule, and nothing else."""

@@ -1,0 +1,176 @@
+"""Workers, groups and channels of the ring: who owns what, and who talks to whom."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from disagmoe.errors import ScheduleError
+
+
+class Side(StrEnum):
+    """Kind of a worker."""
+
+    ATTENTION = "A"
+    EXPERT = "F"
+
+
+class Pass(StrEnum):
+    """Direction of a channel's payload: activations forward, gradients backward."""
+
+    ACT = "act"
+    GRAD = "grad"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Group:
+    """A group on the ring, written `A0` or `F1`."""
+
+    side: Side
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.side}{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Group":
+        """Read `A0`; raises ScheduleError for anything else."""
+        if len(text) < 2 or text[0] not in ("A", "F") or not text[1:].isdecimal():
+            raise ScheduleError(f"{text!r} is no group; expected A or F and a number, as in A0")
+        return cls(Side(text[0]), int(text[1:]))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Worker:
+    """One worker, written `A0.1`: second worker of group A0."""
+
+    group: Group
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.group}.{self.rank}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Worker":
+        """Read `A0.1`; raises ScheduleError for anything else."""
+        group, dot, rank = text.partition(".")
+        if not dot or not rank.isdecimal():
+            raise ScheduleError(f"{text!r} is no worker; expected group, dot, rank, as in A0.1")
+        return cls(Group.parse(group), int(rank))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Channel:
+    """A one-way channel, written `A0>F0.act`: from all workers of one group to all of another."""
+
+    source: Group
+    target: Group
+    direction: Pass
+
+    def __str__(self) -> str:
+        return f"{self.source}>{self.target}.{self.direction}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Channel":
+        """Read `A0>F0.act`; raises ScheduleError for anything else."""
+        groups, _, direction = text.partition(".")
+        source, arrow, target = groups.partition(">")
+        if not arrow or direction not in ("act", "grad"):
+            raise ScheduleError(f"{text!r} is no channel; expected SOURCE>TARGET.act or .grad")
+        return cls(Group.parse(source), Group.parse(target), Pass(direction))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The ring: `groups` attention groups of M workers and as many expert groups of N workers."""
+
+    layers: int
+    groups: int = 1
+    attention_workers: int = 1
+    expert_workers: int = 1
+    direct_residual: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.groups <= self.layers:
+            raise ScheduleError(
+                f"{self.groups} groups for {self.layers} layers; use 1 to {self.layers} groups"
+            )
+        if self.direct_residual != (self.groups > 1):
+            raise ScheduleError("the residual is local for one group and direct for more")
+
+    def size(self, group: Group) -> int:
+        """Workers in `group`."""
+        return self.attention_workers if group.side is Side.ATTENTION else self.expert_workers
+
+    def members(self, group: Group) -> tuple[Worker, ...]:
+        """Workers of `group` in rank order."""
+        return tuple(Worker(group, rank) for rank in range(self.size(group)))
+
+    @property
+    def all_groups(self) -> tuple[Group, ...]:
+        """All groups, attention first."""
+        return tuple(Group(side, g) for side in Side for g in range(self.groups))
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """All workers in world-rank order."""
+        return tuple(worker for group in self.all_groups for worker in self.members(group))
+
+    def attention(self, layer: int) -> Group:
+        """Attention group of `layer`; `layer == layers` gives the group of the head."""
+        return Group(Side.ATTENTION, layer % self.groups)
+
+    def experts(self, layer: int) -> Group:
+        """Expert group of `layer`."""
+        return Group(Side.EXPERT, layer % self.groups)
+
+    @property
+    def head(self) -> Group:
+        """Group of the final norm, LM head and loss."""
+        return self.attention(self.layers)
+
+    @property
+    def embedding(self) -> Group:
+        """Group of the input embedding."""
+        return self.attention(0)
+
+    def layers_of(self, group: Group) -> range:
+        """Layers that `group` owns."""
+        return range(group.index, self.layers, self.groups)
+
+    def dispatch(self, layer: int) -> Channel:
+        """Attention to experts, rows forward."""
+        return Channel(self.attention(layer), self.experts(layer), Pass.ACT)
+
+    def combine(self, layer: int) -> Channel:
+        """Experts to the next attention group, expert outputs forward."""
+        return Channel(self.experts(layer), self.attention(layer + 1), Pass.ACT)
+
+    def residual(self, layer: int) -> Channel:
+        """Attention to the next attention group, residual stream forward (direct only)."""
+        return Channel(self.attention(layer), self.attention(layer + 1), Pass.ACT)
+
+    def combine_grad(self, layer: int) -> Channel:
+        """Next attention group to experts: gradients of the expert outputs."""
+        return Channel(self.attention(layer + 1), self.experts(layer), Pass.GRAD)
+
+    def dispatch_grad(self, layer: int) -> Channel:
+        """Experts to attention: gradients of rows and gate weights."""
+        return Channel(self.experts(layer), self.attention(layer), Pass.GRAD)
+
+    def residual_grad(self, layer: int) -> Channel:
+        """Next attention group to attention: gradient of the residual stream (direct only)."""
+        return Channel(self.attention(layer + 1), self.attention(layer), Pass.GRAD)
+
+    def channels(self) -> tuple[Channel, ...]:
+        """Every channel of the ring once, in the fixed order in which all workers open them."""
+        return tuple(dict.fromkeys(self._channels_by_layer()))
+
+    def _channels_by_layer(self) -> Iterator[Channel]:
+        for layer in range(min(self.layers, self.groups)):
+            yield self.dispatch(layer)
+            yield self.combine(layer)
+            yield self.combine_grad(layer)
+            yield self.dispatch_grad(layer)
+            if self.direct_residual:
+                yield self.residual(layer)
+                yield self.residual_grad(layer)

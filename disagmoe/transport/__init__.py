@@ -1,0 +1,1 @@
+"""Moving tensors between workers over one-way channels."""

@@ -1,0 +1,63 @@
+"""What a transport is: channels between workers, on which tensors travel in a fixed order.
+
+Rules that every backend keeps, the strictest (NCCL's) being the common ground:
+no tags, only order; both ends know every size beforehand; a post never blocks on its peer's
+compute; a sent tensor must not be touched before its `wait`; one thread per worker posts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSpec:
+    """A channel to open: its name and its members in rank order. Members are worker names.
+
+    A one-way channel has disjoint `sources` and `targets`; a mesh has the same members as both.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """All members once, sources first; their positions are their ranks on the channel."""
+        return tuple(dict.fromkeys(self.sources + self.targets))
+
+
+class Work(Protocol):
+    """A posted transfer."""
+
+    def wait(self) -> None:
+        """Block until all its parts are complete. Raises TransportError on failure or timeout."""
+
+
+class TransportChannel(Protocol):
+    """One open channel as one worker sees it."""
+
+    def post(
+        self, sends: Mapping[str, torch.Tensor], recvs: Mapping[str, torch.Tensor]
+    ) -> Work:
+        """Start one grouped transfer: contiguous tensors to and from the named members.
+
+        All members post the same transfers in the same order; sizes agree at both ends. Tensors of
+        zero elements are legal and cost no message. A part for oneself is a local copy.
+        """
+
+
+class Transport(Protocol):
+    """A backend, as one worker holds it."""
+
+    def open(self, specs: Sequence[ChannelSpec]) -> dict[str, TransportChannel]:
+        """Open the channels that this worker is a member of, in the given order, and warm each.
+
+        All workers call it with the same list. Raises TransportError when a member does not come
+        within the timeout, naming it.
+        """
+
+    def close(self) -> None:
+        """Release everything; safe to call twice."""
