@@ -1,0 +1,66 @@
+# make quickstart   train a small model on this machine
+# make test         lint, types, import contracts and all tests that this machine can run
+# make lint         the first three of these
+# make lock         pin what .venv holds
+#
+# PYTHON is the interpreter that .venv is made from. A torch that .venv already holds is kept if it
+# fits, so a CPU or CUDA build of your choice goes in first (see README.md).
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PIP_INSTALL := $(PIP) install $(if $(CI),--quiet)
+TORCH_FITS := import importlib.metadata as m, sys; \
+  sys.exit(tuple(map(int, m.version('torch').split('.')[:2])) < (2, 9))
+RUN_DIR ?= runs/quickstart-$(shell date +%Y%m%d-%H%M%S)
+QUICKSTART_DATA := runs/quickstart-data
+
+.DELETE_ON_ERROR:
+.PHONY: quickstart test lint lock install install-dev
+
+quickstart: install $(QUICKSTART_DATA)/.prepared
+	$(BIN)/disagmoe train --config configs/quickstart.toml --run-dir $(RUN_DIR)
+	@echo "Result in $(RUN_DIR)/result.json, one line per step in $(RUN_DIR)/metrics.jsonl."
+
+test: lint
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy scripts
+	$(BIN)/lint-imports
+
+# Set-up. The stamps make a second call do nothing, so an installed checkout works offline.
+
+install: $(VENV)/.installed
+
+install-dev: $(VENV)/.installed-dev
+
+lock: install-dev
+	$(BIN)/python scripts/lock.py
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make: $(PYTHON) must be Python 3.11 or newer; name another one with PYTHON=..." >&2; \
+	  exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "make: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; \
+	  exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# torch goes in alone and first: a package that depends on it would bring the newest build instead.
+$(VENV)/.installed: requirements.lock pyproject.toml | $(BIN)/python
+	@$(BIN)/python -c "$(TORCH_FITS)" 2>/dev/null || \
+	  $(PIP_INSTALL) --constraint requirements.lock "$$(grep '^torch==' requirements.lock)"
+	@grep -v '^torch==' requirements.lock > $(VENV)/requirements.txt
+	$(PIP_INSTALL) --requirement $(VENV)/requirements.txt
+	$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed
+	$(PIP_INSTALL) --requirement requirements-dev.lock
+	@touch $@

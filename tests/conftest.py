@@ -1,0 +1,79 @@
+"""What all tests share: what a marker needs, quiet threads, repeatable hypothesis, a private Ray.
+
+`DISAGMOE_TESTS_REQUIRE="hf net"` turns the skips of these markers into failures, so that a machine
+that is meant to have everything cannot pass by skipping.
+"""
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("disagmoe", derandomize=True, deadline=None, database=None)
+settings.load_profile("disagmoe")
+
+# Read by torch, OpenBLAS and OpenMP when they load, here and in every process that a test starts.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def _no_transformers() -> str | None:
+    if importlib.util.find_spec("transformers") is None:
+        return "Transformers is not installed (pip install 'disagmoe[hf]')"
+    return None
+
+
+def _no_network_tools() -> str | None:
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    absent = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    return f"{' and '.join(absent)} not found (apt-get install iproute2)" if absent else None
+
+
+def _no_prometheus() -> str | None:
+    absent = [tool for tool in ("prometheus", "promtool") if shutil.which(tool) is None]
+    return f"{' and '.join(absent)} not found (apt-get install prometheus)" if absent else None
+
+
+def _no_cuda() -> str | None:
+    import torch  # slow to load, and only these tests need it here
+
+    return None if torch.cuda.is_available() else "torch finds no CUDA device"
+
+
+WHY_NOT = {
+    "hf": _no_transformers,
+    "net": _no_network_tools,
+    "prometheus": _no_prometheus,
+    "gpu": _no_cuda,
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose marker asks for what this machine lacks, and say what that is."""
+    required = os.environ.get("DISAGMOE_TESTS_REQUIRE", "").split()
+    for marker, why_not in WHY_NOT.items():
+        if item.get_closest_marker(marker) is None:
+            continue
+        reason = why_not()
+        if reason and marker in required:
+            pytest.fail(f"{marker} tests must run here, but {reason}")
+        if reason:
+            pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def ray_tmpdir() -> Iterator[str]:
+    """A directory for Ray alone; short, because its socket paths may have 107 bytes at most."""
+    path = tempfile.mkdtemp(prefix="dm", dir="/tmp")
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _private_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("ray") is not None:
+        monkeypatch.setenv("RAY_TMPDIR", request.getfixturevalue("ray_tmpdir"))
