@@ -1,0 +1,49 @@
+"""From a layout to verified programs: builder, passes, verifier."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from disagmoe.errors import ScheduleError
+from disagmoe.schedule.builders.af_pipe import af_pipe
+from disagmoe.schedule.builders.serial import serial
+from disagmoe.schedule.costs import OpCosts
+from disagmoe.schedule.ir import STEP_OPS, Instruction, Program, ProgramSet, ProgramSpec, StepEnd
+from disagmoe.schedule.layout import Group
+from disagmoe.schedule.passes.comm import add_transfers
+from disagmoe.schedule.passes.lifetime import add_frees
+from disagmoe.schedule.timeline import Timeline
+from disagmoe.schedule.verify import verify
+
+Builder = Callable[[ProgramSpec, OpCosts, int], Timeline]
+
+BUILDERS: dict[str, Builder] = {"af_pipe": af_pipe, "serial": serial}
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Verified programs, and the timeline that they were planned on."""
+
+    programs: ProgramSet
+    timeline: Timeline
+
+
+def compile_programs(
+    spec: ProgramSpec, *, schedule: str, in_flight: int, costs: OpCosts | None = None
+) -> Compiled:
+    """Compile and verify one program per group. Raises ScheduleError for an unknown schedule."""
+    builder = BUILDERS.get(schedule)
+    if builder is None:
+        raise ScheduleError(f"unknown schedule {schedule!r}; known: {', '.join(BUILDERS)}")
+    timeline = builder(spec, costs or OpCosts(), in_flight)
+    programs = ProgramSet(
+        spec, tuple(_program(timeline, group, spec) for group in spec.layout.all_groups)
+    )
+    verify(programs)
+    return Compiled(programs, timeline)
+
+
+def _program(timeline: Timeline, group: Group, spec: ProgramSpec) -> Program:
+    instructions: list[Instruction] = add_frees(add_transfers(timeline, group, spec), group, spec)
+    if spec.training:
+        instructions.extend(StepEnd(op) for op in STEP_OPS)
+    return Program(group, tuple(instructions))

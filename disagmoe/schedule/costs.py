@@ -1,0 +1,39 @@
+"""How long each op and transfer takes, as the builders see it."""
+
+from dataclasses import dataclass
+
+from disagmoe.schedule.ir import Op, SlotKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCosts:
+    """Seconds (or any one unit) of each op of one micro-batch, and of each payload on its channel.
+
+    The defaults are proportions, not measurements: a backward costs two forwards and a transfer
+    half a forward.
+    """
+
+    embed: float = 0.05
+    attn_fwd: float = 1.0
+    experts_fwd: float = 1.0
+    head: float = 1.0
+    head_eval: float = 0.4
+    experts_bwd: float = 2.0
+    attn_bwd: float = 2.0
+    embed_bwd: float = 0.05
+    rows: float = 0.5
+    outputs: float = 0.5
+    residual: float = 0.25
+    doutputs: float = 0.5
+    drows: float = 0.5
+    dresidual: float = 0.25
+
+    def compute(self, op: Op) -> float:
+        """Duration of a compute op; `reduce_counts` is a message of a few bytes and counts 0."""
+        if op is Op.REDUCE_COUNTS:
+            return 0.0
+        return float(getattr(self, op.value))
+
+    def transfer(self, kind: SlotKind) -> float:
+        """Duration of a payload on its channel."""
+        return float(getattr(self, kind.value))
