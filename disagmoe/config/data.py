@@ -10,5 +10,5 @@ class DataConfig(Section):
 
     paths: list[str] = Field(min_length=1)
     """Directories that `disagmoe data prepare` wrote."""
-    weights: list[float] = []
+    weights: list[float] = Field(default_factory=list)
     """Share of sequences that each path gives, in any unit; empty means in proportion to size."""

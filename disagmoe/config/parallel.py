@@ -42,3 +42,8 @@ class ParallelConfig(Section):
     dedupe: Literal["rank", "none"] = "rank"
     """Rows on the wire: `rank` sends a token once to each expert worker, `none` once to each of its
     experts (for comparison)."""
+
+
+def micro_batches(global_batch_size: int, micro_batch_size: int) -> int:
+    """Return how many micro-batches a step has; the last one may be smaller."""
+    return -(-global_batch_size // micro_batch_size)

@@ -1,10 +1,13 @@
-"""A whole run, and every rule that spans more than one section."""
+"""A whole run: all sections together, and the way in from a file."""
+
+from collections.abc import Sequence
+from pathlib import Path
 
 from disagmoe.config.base import Section
 from disagmoe.config.cluster import ClusterConfig
 from disagmoe.config.data import DataConfig
 from disagmoe.config.model import ModelConfig
-from disagmoe.config.parallel import ParallelConfig
+from disagmoe.config.parallel import ParallelConfig, micro_batches
 from disagmoe.config.train import TrainConfig
 
 
@@ -12,7 +15,8 @@ class RunConfig(Section):
     """All that `disagmoe train` needs to know."""
 
     name: str = "run"
-    """Name of the run, shown in logs and used for the default run directory."""
+    """Name of the run, shown in logs and used for the default run directory: letters, digits, `.`,
+    `_` and `-`."""
     model: ModelConfig
     """The network."""
     parallel: ParallelConfig = ParallelConfig()
@@ -23,3 +27,26 @@ class RunConfig(Section):
     """Tokens."""
     cluster: ClusterConfig = ClusterConfig()
     """Machines."""
+
+    @classmethod
+    def load(cls, path: str | Path, sets: Sequence[str] = ()) -> "RunConfig":
+        """Read the TOML file `path`, then apply `sets` (`train.steps=10`); see `load_run_config`.
+
+        Raises:
+            ConfigError: with all problems of the file and of `sets`.
+        """
+        # load.py builds RunConfigs and so imports this file.
+        from disagmoe.config.load import load_run_config
+
+        return load_run_config(path, sets)
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches per step; the last one may be smaller."""
+        return micro_batches(self.train.global_batch_size, self.parallel.micro_batch_size)
+
+    @property
+    def micro_batch_sizes(self) -> tuple[int, ...]:
+        """Sequences of each micro-batch of a step, in order."""
+        batch, size = self.train.global_batch_size, self.parallel.micro_batch_size
+        return tuple(min(size, batch - start) for start in range(0, batch, size))

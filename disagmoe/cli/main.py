@@ -1,0 +1,64 @@
+"""The command `disagmoe`: its sub-commands, and errors as one message and an exit code."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from disagmoe import __version__
+from disagmoe.cli import config
+from disagmoe.errors import ConfigError, DataError, DisagMoEError, PlacementError
+
+FAILED, BAD_USAGE, NOT_PLACED = 1, 2, 3
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train mixture-of-experts models with attention and experts on disjoint workers.",
+)
+app.add_typer(config.app, name="config")
+
+
+def main() -> None:
+    """Run the command line; a DisagMoEError becomes its message on stderr and an exit code.
+
+    With DISAGMOE_TRACEBACK=1 in the environment the traceback is shown as well.
+    """
+    try:
+        app(prog_name="disagmoe")
+    except DisagMoEError as error:
+        if os.environ.get("DISAGMOE_TRACEBACK") == "1":
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(exit_code(error))
+
+
+def exit_code(error: DisagMoEError) -> int:
+    """Return the exit code of `error`: 2 bad config or input, 3 cannot be placed, else 1."""
+    match error:
+        case ConfigError() | DataError():
+            return BAD_USAGE
+        case PlacementError():
+            return NOT_PLACED
+        case _:
+            return FAILED
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"disagmoe {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass

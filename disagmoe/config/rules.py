@@ -1,0 +1,272 @@
+"""What must hold between settings of a run; each rule is one function that yields its problems."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from disagmoe.config.catalogue import join_words
+from disagmoe.config.parallel import micro_batches
+from disagmoe.config.tomlwrite import format_value
+
+if TYPE_CHECKING:  # run.py uses these rules
+    from disagmoe.config.run import RunConfig
+
+Rule = Callable[["RunConfig"], Iterator[str]]
+
+
+def problems(config: "RunConfig") -> list[str]:
+    """Return everything that is wrong between the settings of `config`; [] when it can run."""
+    return [problem for rule in RULES for problem in rule(config)]
+
+
+def warnings(config: "RunConfig") -> list[str]:
+    """Return what runs but is hardly meant."""
+    return [warning for rule in CAUTIONS for warning in rule(config)]
+
+
+def name_is_a_folder(config: "RunConfig") -> Iterator[str]:
+    """`name` consists of letters, digits, `.`, `_` and `-` and starts with a letter or digit."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", config.name):
+        yield (
+            f"name = {format_value(config.name)}; use letters, digits, '.', '_' and '-', starting "
+            "with a letter or digit: it names the run directory"
+        )
+
+
+def heads_share_keys(config: "RunConfig") -> Iterator[str]:
+    """`model.kv_heads` divides `model.heads`."""
+    heads, kv_heads = config.model.heads, config.model.kv_heads
+    if heads % kv_heads:
+        yield (
+            f"model.kv_heads = {kv_heads} does not divide model.heads = {heads}; "
+            f"use {_list(_divisors(heads))}"
+        )
+
+
+def head_dim_is_even(config: "RunConfig") -> Iterator[str]:
+    """`model.head_dim` is even."""
+    head_dim = config.model.head_dim
+    if head_dim % 2:
+        yield (
+            f"model.head_dim = {head_dim} is odd, but rotary embeddings turn pairs; "
+            f"use {head_dim - 1} or {head_dim + 1}"
+        )
+
+
+def tokens_find_experts(config: "RunConfig") -> Iterator[str]:
+    """`model.top_k` is at most `model.experts`."""
+    top_k, experts = config.model.top_k, config.model.experts
+    if top_k > experts:
+        yield (
+            f"model.top_k = {top_k} is more than model.experts = {experts}; use {_span(1, experts)}"
+        )
+
+
+def mixtral_renormalises(config: "RunConfig") -> Iterator[str]:
+    """`model.norm_topk_prob` is true for the family `mixtral`."""
+    if config.model.family == "mixtral" and not config.model.norm_topk_prob:
+        yield (
+            'model.norm_topk_prob = false, but model.family = "mixtral" always renormalises; '
+            'use true, or family "qwen3_moe"'
+        )
+
+
+def groups_own_layers(config: "RunConfig") -> Iterator[str]:
+    """`parallel.groups` is at most `model.layers`."""
+    groups, layers = config.parallel.groups, config.model.layers
+    if groups > layers:
+        yield (
+            f"parallel.groups = {groups} is more than model.layers = {layers}, so some groups "
+            f"would own no layer; use {_span(1, layers)}"
+        )
+
+
+def expert_workers_own_experts(config: "RunConfig") -> Iterator[str]:
+    """`parallel.expert_workers` is at most `model.experts`."""
+    workers, experts = config.parallel.expert_workers, config.model.experts
+    if workers > experts:
+        yield (
+            f"parallel.expert_workers = {workers} is more than model.experts = {experts}, so some "
+            f"workers would hold no expert; use {_span(1, experts)}"
+        )
+
+
+def residual_fits_ring(config: "RunConfig") -> Iterator[str]:
+    """`parallel.residual` is not `local` with several groups and not `direct` with one."""
+    residual, groups = config.parallel.residual, config.parallel.groups
+    if residual == "local" and groups > 1:
+        yield (
+            f'parallel.residual = "local" keeps the residual stream on one worker, but '
+            f"parallel.groups = {groups} moves it on after every layer; "
+            'use "auto" or "direct"'
+        )
+    if residual == "direct" and groups == 1:
+        yield (
+            'parallel.residual = "direct" sends the residual stream to the next group, but '
+            'parallel.groups = 1 has no other group; use "auto" or "local"'
+        )
+
+
+def tied_embeddings_meet(config: "RunConfig") -> Iterator[str]:
+    """With `model.tied_embeddings`, `parallel.groups` divides `model.layers`, so that embedding and
+    LM head live in the same group."""
+    groups, layers = config.parallel.groups, config.model.layers
+    if config.model.tied_embeddings and groups <= layers and layers % groups:
+        yield (
+            f"model.tied_embeddings = true needs embedding and LM head in one group, but with "
+            f"model.layers = {layers} and parallel.groups = {groups} they live in groups 0 and "
+            f"{layers % groups}; use parallel.groups = {_list(_divisors(layers))}, "
+            "or tied_embeddings = false"
+        )
+
+
+def micro_batch_fits_batch(config: "RunConfig") -> Iterator[str]:
+    """`parallel.micro_batch_size` is at most `train.global_batch_size`."""
+    size, batch = config.parallel.micro_batch_size, config.train.global_batch_size
+    if size > batch:
+        yield (
+            f"parallel.micro_batch_size = {size} is more than train.global_batch_size = {batch}; "
+            f"use {_span(1, batch)}"
+        )
+
+
+def in_flight_fits_step(config: "RunConfig") -> Iterator[str]:
+    """`parallel.in_flight` is at most the number of micro-batches of a step, and 0 or 1 for the
+    schedule `serial`."""
+    in_flight = config.parallel.in_flight
+    if config.parallel.schedule == "serial":
+        if in_flight > 1:
+            yield (
+                f'parallel.in_flight = {in_flight}, but parallel.schedule = "serial" runs one '
+                'micro-batch after the other; use 0 or 1, or schedule "af_pipe"'
+            )
+        return
+    size, batch = config.parallel.micro_batch_size, config.train.global_batch_size
+    count = micro_batches(batch, size)
+    if in_flight > count:
+        yield (
+            f"parallel.in_flight = {in_flight} is more than the {_plural(count, 'micro-batch')} of "
+            f"a step (train.global_batch_size = {batch}, parallel.micro_batch_size = {size}); "
+            f"use {_span(1, count)}, or 0 for automatic"
+        )
+
+
+def decay_is_for_wsd(config: "RunConfig") -> Iterator[str]:
+    """`train.lr_schedule.decay_steps` is at least 1 for the kind `wsd` and 0 for all others."""
+    kind, decay = config.train.lr_schedule.kind, config.train.lr_schedule.decay_steps
+    if kind == "wsd" and decay < 1:
+        yield (
+            f'train.lr_schedule.decay_steps = {decay}, but kind = "wsd" ends with a fall; '
+            "use an integer >= 1"
+        )
+    if kind != "wsd" and decay > 0:
+        yield (
+            f"train.lr_schedule.decay_steps = {decay} has no effect with kind = "
+            f'{format_value(kind)}; use 0, or kind = "wsd"'
+        )
+
+
+def learning_rate_fits_run(config: "RunConfig") -> Iterator[str]:
+    """`train.lr_schedule.warmup_steps` and `decay_steps` together are at most `train.steps`."""
+    steps, schedule = config.train.steps, config.train.lr_schedule
+    warmup, decay = schedule.warmup_steps, schedule.decay_steps
+    if warmup > steps:
+        yield (
+            f"train.lr_schedule.warmup_steps = {warmup} is more than train.steps = {steps}; "
+            f"use {_span(0, steps)}"
+        )
+    elif schedule.kind == "wsd" and warmup == steps:
+        yield (
+            f"train.lr_schedule.warmup_steps = {warmup} leaves no step of train.steps = {steps} "
+            f'for the fall of kind = "wsd"; use {_span(0, steps - 1)}'
+        )
+    elif schedule.kind == "wsd" and warmup + decay > steps:
+        yield (
+            f"train.lr_schedule.warmup_steps = {warmup} and decay_steps = {decay} together are "
+            f"more than train.steps = {steps}; with this warm-up use decay_steps = "
+            f"{_span(1, steps - warmup)}"
+        )
+
+
+def paths_are_named(config: "RunConfig") -> Iterator[str]:
+    """No path in `data.paths` is empty."""
+    for index, path in enumerate(config.data.paths):
+        if not path.strip():
+            yield f"data.paths[{index}] is empty; expected a directory of `disagmoe data prepare`"
+
+
+def weights_fit_paths(config: "RunConfig") -> Iterator[str]:
+    """`data.weights` is empty or holds one number > 0 for each of `data.paths`."""
+    weights, paths = config.data.weights, config.data.paths
+    if weights and len(weights) != len(paths):
+        yield (
+            f"data.weights has {_plural(len(weights), 'number')} for "
+            f"{_plural(len(paths), 'path')} in data.paths; give one number per path, "
+            "or [] for shares in proportion to size"
+        )
+    for index, weight in enumerate(weights):
+        if weight <= 0:
+            yield (
+                f"data.weights[{index}] = {format_value(weight)}; expected a number > 0 "
+                "(leave out a path that gives nothing)"
+            )
+
+
+def attention_workers_have_sequences(config: "RunConfig") -> Iterator[str]:
+    """Fewer sequences per micro-batch than attention workers in a group leave workers idle."""
+    workers, size = config.parallel.attention_workers, config.parallel.micro_batch_size
+    if size < workers:
+        idle = workers - size
+        yield (
+            f"{idle} of {workers} attention workers per group "
+            f"({100 * idle / workers:.0f} %) {'is' if idle == 1 else 'are'} idle, because "
+            f"parallel.micro_batch_size = {size}; use {workers} or more sequences per "
+            f"micro-batch, or parallel.attention_workers = {size}"
+        )
+
+
+def router_learns(config: "RunConfig") -> Iterator[str]:
+    """With `model.top_k` 1 and `norm_topk_prob` all gate weights are 1, so that the router learns
+    from the balancing losses only."""
+    if config.model.top_k == 1 and config.model.norm_topk_prob:
+        yield (
+            "model.top_k = 1 with norm_topk_prob = true makes every gate weight 1, so the router "
+            "gets no gradient from the cross-entropy; use norm_topk_prob = false or top_k >= 2"
+        )
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _list(numbers: list[int]) -> str:
+    return join_words([str(number) for number in numbers])
+
+
+def _span(least: int, most: int) -> str:
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _plural(count: int, noun: str) -> str:
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"
+
+
+RULES: tuple[Rule, ...] = (
+    name_is_a_folder,
+    heads_share_keys,
+    head_dim_is_even,
+    tokens_find_experts,
+    mixtral_renormalises,
+    groups_own_layers,
+    expert_workers_own_experts,
+    residual_fits_ring,
+    tied_embeddings_meet,
+    micro_batch_fits_batch,
+    in_flight_fits_step,
+    decay_is_for_wsd,
+    learning_rate_fits_run,
+    paths_are_named,
+    weights_fit_paths,
+)
+CAUTIONS: tuple[Rule, ...] = (attention_workers_have_sequences, router_learns)
