@@ -1,0 +1,118 @@
+"""Which rows, choices and gates go to which expert worker, and how what comes back is added.
+
+Letters: T tokens, K top-k, E experts, N expert workers, D hidden; R rows and P pairs of one worker.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from disagmoe.model.precision import wide
+
+Dedupe = Literal["rank", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """What one attention worker sends to one expert worker; all int64."""
+
+    token_R: torch.Tensor
+    """Token of each row, never decreasing."""
+    row_P: torch.Tensor
+    """Row of each pair, never decreasing."""
+    expert_P: torch.Tensor
+    """Expert of each pair, counted from the worker's first."""
+    choice_P: torch.Tensor
+    """Place of each pair in the flattened expert_TK and gate_TK; strictly increasing."""
+
+
+def plan_dispatch(
+    expert_TK: torch.Tensor, ranges: Sequence[range], dedupe: Dedupe
+) -> tuple[Dispatch, ...]:
+    """Return what goes to each expert worker, whose experts are `ranges` (together 0 to E-1).
+
+    `rank` sends one row per (token, worker) that the token chose, `none` one per (token, choice).
+    Pairs are ordered by (token, choice). Workers that no token chose get empty tensors.
+    """
+    device, top_k = expert_TK.device, expert_TK.shape[1]
+    sizes_N = torch.tensor([len(experts) for experts in ranges], device=device)
+    workers_N = torch.arange(len(ranges), device=device)
+    owner_E = torch.repeat_interleave(workers_N, sizes_N)
+    first_expert_N = sizes_N.cumsum(0) - sizes_N
+
+    chosen = expert_TK.flatten()
+    owner_of_choice = owner_E[chosen]
+    choice = torch.argsort(owner_of_choice, stable=True)  # by (worker, token, choice)
+    worker = owner_of_choice[choice]
+    token = choice // top_k
+    starts_row = torch.ones_like(token, dtype=torch.bool)
+    if dedupe == "rank":
+        starts_row[1:] = (token[1:] != token[:-1]) | (worker[1:] != worker[:-1])
+    rows_N = torch.bincount(worker[starts_row], minlength=len(ranges))
+    first_row_N = rows_N.cumsum(0) - rows_N
+    row = starts_row.cumsum(0) - 1 - first_row_N[worker]
+    expert = chosen[choice] - first_expert_N[worker]
+
+    pairs_N = torch.bincount(worker, minlength=len(ranges))
+    rows, pairs = torch.stack((rows_N, pairs_N)).tolist()
+    parts = zip(
+        torch.split(token[starts_row], rows),
+        torch.split(row, pairs),
+        torch.split(expert, pairs),
+        torch.split(choice, pairs),
+        strict=True,
+    )
+    return tuple(Dispatch(*part) for part in parts)
+
+
+def combine(
+    residual_TD: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> torch.Tensor:
+    """Return `residual_TD` plus the rows that came back, each at its token.
+
+    `parts` holds (token_R, rows_RD) of each expert worker and is added in that order, in fp32 (fp64
+    for fp64), rounded once to the type of the residual. Differentiable; the gradient of a part is
+    `grad_TD[token_R]`, that of the residual is the incoming gradient.
+    """
+    exact = wide(residual_TD.dtype)
+    total_TD = residual_TD.to(exact, copy=True)
+    for token_R, rows_RD in parts:
+        total_TD.index_add_(0, token_R, rows_RD.to(exact))
+    return total_TD.to(residual_TD.dtype)
+
+
+def sum_rows(tokens: int, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """Return the sum of rows per token [T, D]: the gradient of n from those of the rows sent.
+
+    `parts` as in `combine`, at least one.
+    """
+    rows_RD = parts[0][1]
+    return combine(rows_RD.new_zeros(tokens, rows_RD.shape[1]), parts)
+
+
+def place_gates(
+    tokens: int, top_k: int, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> torch.Tensor:
+    """Return [T, K] from `parts` of (choice_P, value_P): the gradient of gate_TK.
+
+    Every choice is in exactly one part.
+    """
+    values = torch.cat([value_P for _, value_P in parts])
+    flat = values.new_zeros(tokens * top_k)
+    flat[torch.cat([choice_P for choice_P, _ in parts])] = values
+    return flat.view(tokens, top_k)
+
+
+def join_rows(row_parts: Sequence[torch.Tensor], row_counts: Sequence[int]) -> torch.Tensor:
+    """Return row_P over the concatenated rows of several senders, in their order.
+
+    `row_parts` holds each sender's row_P, `row_counts` how many rows each sent.
+    """
+    first_row = 0
+    shifted: list[torch.Tensor] = []
+    for row_P, count in zip(row_parts, row_counts, strict=True):
+        shifted.append(row_P + first_row)
+        first_row += count
+    return torch.cat(shifted)

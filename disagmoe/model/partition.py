@@ -1,0 +1,133 @@
+"""Which worker holds which parameters, and where in its tensors each global parameter lies.
+
+A local tensor is what a worker keeps, updates and differentiates. Most are one global parameter
+under its global name. The experts of one layer are stacked, because one grouped GEMM runs them all:
+`layers.{l}.experts.gate_up` [E_local, 2F, D] (gate first) and `layers.{l}.experts.down`
+[E_local, D, F].
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from disagmoe.config.model import ModelConfig
+from disagmoe.errors import ConfigError
+from disagmoe.model import names
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Place of one global parameter inside a local tensor."""
+
+    name: str
+    """Global name."""
+    shape: names.Shape
+    """Global shape."""
+    position: int | None = None
+    """Index in the stack of experts; None when the parameter is the whole local tensor."""
+    row: int = 0
+    """First row inside that expert's matrix."""
+
+    def view(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the part of the local `tensor` that is this parameter; shares memory."""
+        if self.position is None:
+            return tensor
+        return tensor[self.position, self.row : self.row + self.shape[0]]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTensor:
+    """One tensor of a worker: its name there, its shape, and the global parameters in it."""
+
+    name: str
+    shape: names.Shape
+    parts: tuple[Part, ...]
+
+    def split(self, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return views of `tensor` by global name; the inverse of `join`."""
+        return {part.name: part.view(tensor) for part in self.parts}
+
+    def join(self, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return a new local tensor filled from `parameters` by global name."""
+        first = parameters[self.parts[0].name]
+        tensor = torch.empty(self.shape, dtype=first.dtype, device=first.device)
+        for part in self.parts:
+            part.view(tensor).copy_(parameters[part.name])
+        return tensor
+
+
+def expert_range(experts: int, workers: int, rank: int) -> range:
+    """Return the experts of expert worker `rank`: contiguous, the larger shares first.
+
+    7 experts on 3 workers give 3, 2, 2. Raises ConfigError when a worker would hold none.
+    """
+    if not 1 <= workers <= experts:
+        raise ConfigError(
+            f"{experts} experts do not spread over {workers} expert workers;"
+            f" use 1 to {experts} workers"
+        )
+    if not 0 <= rank < workers:
+        raise ConfigError(f"expert worker {rank} of {workers}; ranks are 0 to {workers - 1}")
+    share, larger = divmod(experts, workers)
+    start = rank * share + min(rank, larger)
+    return range(start, start + share + (rank < larger))
+
+
+def gate_up_name(layer: int) -> str:
+    """Local name of the stacked gate and up matrices of `layer`."""
+    return f"layers.{layer}.experts.gate_up"
+
+
+def down_name(layer: int) -> str:
+    """Local name of the stacked down matrices of `layer`."""
+    return f"layers.{layer}.experts.down"
+
+
+def attention_tensors(
+    config: ModelConfig, layers: Iterable[int], *, embedding: bool, head: bool
+) -> tuple[LocalTensor, ...]:
+    """Return the tensors of an attention worker that owns `layers`.
+
+    With tied embeddings a worker that has both the embedding and the head holds their matrix once.
+    """
+    shapes = names.embed_shapes(config) if embedding else {}
+    for layer in layers:
+        shapes |= names.attention_shapes(config, layer)
+    if head:
+        shapes |= names.head_shapes(config)
+    return tuple(LocalTensor(name, shape, (Part(name, shape),)) for name, shape in shapes.items())
+
+
+def expert_tensors(
+    config: ModelConfig, layers: Iterable[int], experts: range
+) -> tuple[LocalTensor, ...]:
+    """Return the tensors of an expert worker that owns `experts` of each of `layers`."""
+    return tuple(tensor for layer in layers for tensor in _expert_stacks(config, layer, experts))
+
+
+def model_tensors(config: ModelConfig) -> tuple[LocalTensor, ...]:
+    """Return the tensors of one worker that holds the whole network."""
+    layers = range(config.layers)
+    attention = attention_tensors(config, layers, embedding=True, head=True)
+    return attention + expert_tensors(config, layers, range(config.experts))
+
+
+def _expert_stacks(
+    config: ModelConfig, layer: int, experts: range
+) -> tuple[LocalTensor, LocalTensor]:
+    gate_up: list[Part] = []
+    down: list[Part] = []
+    width, hidden = config.expert_width, config.hidden
+    for position, expert in enumerate(experts):
+        shapes = names.expert_shapes(config, layer, expert)
+        rows = {"gate": 0, "up": width}
+        for leaf, row in rows.items():
+            name = names.expert_name(layer, expert, leaf)
+            gate_up.append(Part(name, shapes[name], position, row))
+        name = names.expert_name(layer, expert, "down")
+        down.append(Part(name, shapes[name], position))
+    return (
+        LocalTensor(gate_up_name(layer), (len(experts), 2 * width, hidden), tuple(gate_up)),
+        LocalTensor(down_name(layer), (len(experts), hidden, width), tuple(down)),
+    )

@@ -1,0 +1,160 @@
+"""The whole network on one device without transport: what every layout must equal.
+
+Letters: B sequences, S positions, T tokens, D hidden, V vocabulary, E experts, K top-k.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from disagmoe.config.model import ModelConfig
+from disagmoe.config.train import LossConfig
+from disagmoe.model import names, partition
+from disagmoe.model.block import AttentionOut, attention_half, embed, head_logits, head_loss
+from disagmoe.model.dispatch import combine
+from disagmoe.model.experts import Backend, experts_forward
+from disagmoe.model.losses import (
+    IGNORED,
+    StepTotals,
+    micro_batch_balance_loss,
+    sequence_balance_loss,
+    z_loss,
+)
+from disagmoe.model.params import AttentionParams, ExpertParams, HeadParams, Store
+from disagmoe.model.precision import wide
+from disagmoe.model.rope import Rope
+from disagmoe.model.router import Routing
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Input tokens and, at each position, the token to predict (or IGNORED); int64."""
+
+    tokens_BS: torch.Tensor
+    targets_BS: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Losses and gradients of one step."""
+
+    loss: torch.Tensor
+    """Cross-entropy per valid target, without the other terms."""
+    balance: torch.Tensor
+    """Load-balancing loss, summed over layers, before its coefficient."""
+    z: torch.Tensor
+    """Router z-loss, summed over layers, before its coefficient."""
+    grads: dict[str, torch.Tensor]
+    """Gradient of loss + coefficients x terms by global name; fp32 (fp64 in fp64 models)."""
+    routing: tuple[tuple[Routing, ...], ...]
+    """Decisions by micro-batch and layer, without graph."""
+
+
+def step_totals(micro_batches: Sequence[MicroBatch]) -> StepTotals:
+    """Count the step's divisors."""
+    targets = [micro_batch.targets_BS for micro_batch in micro_batches]
+    return StepTotals(
+        valid_targets=sum(int((target != IGNORED).sum()) for target in targets),
+        tokens=sum(target.numel() for target in targets),
+        sequences=sum(target.shape[0] for target in targets),
+        micro_batches=len(targets),
+    )
+
+
+def hidden_states(
+    store: Store, config: ModelConfig, tokens_BS: torch.Tensor, *, backend: Backend = "auto"
+) -> tuple[torch.Tensor, tuple[Routing, ...]]:
+    """Return the residual stream after the last layer [T, D] and every layer's routing."""
+    h_BSD = embed(store[names.EMBED], tokens_BS)
+    rope = Rope.of(config, tokens_BS.shape[1], h_BSD.dtype, h_BSD.device)
+    routings: list[Routing] = []
+    for layer in range(config.layers):
+        out = attention_half(AttentionParams.read(store, config, layer), h_BSD, config, rope)
+        y_TD = _all_experts(ExpertParams.read(store, layer), out, backend)
+        token_T = torch.arange(y_TD.shape[0], device=y_TD.device)
+        h_BSD = combine(out.x_TD, [(token_T, y_TD)]).view_as(h_BSD)
+        routings.append(out.routing)
+    return h_BSD.flatten(0, 1), tuple(routings)
+
+
+def logits(
+    store: Store, config: ModelConfig, tokens_BS: torch.Tensor, *, backend: Backend = "auto"
+) -> torch.Tensor:
+    """Return next-token logits [B, S, V] in the type of the parameters."""
+    h_TD, _ = hidden_states(store, config, tokens_BS, backend=backend)
+    return head_logits(HeadParams.read(store, config), h_TD, config).view(*tokens_BS.shape, -1)
+
+
+def reference_step(
+    store: Store,
+    config: ModelConfig,
+    micro_batches: Sequence[MicroBatch],
+    loss_config: LossConfig,
+    *,
+    backend: Backend = "auto",
+    chunk_tokens: int = 0,
+) -> StepResult:
+    """Run forward and backward over all micro-batches of one step.
+
+    `store` holds `partition.model_tensors(config)` by local name and is not changed. Gradients are
+    summed over micro-batches in ascending order in fp32 (fp64 for fp64).
+    """
+    leaves = {name: tensor.detach().requires_grad_() for name, tensor in store.items()}
+    totals = step_totals(micro_batches)
+    exact = wide(store[names.EMBED].dtype)
+    grads = {name: torch.zeros_like(tensor, dtype=exact) for name, tensor in store.items()}
+    losses = torch.zeros(3, dtype=exact, device=store[names.EMBED].device)
+    routing_of: list[tuple[Routing, ...]] = []
+    head = HeadParams.read(leaves, config)
+    for micro_batch in micro_batches:
+        h_TD, routings = hidden_states(leaves, config, micro_batch.tokens_BS, backend=backend)
+        targets_T = micro_batch.targets_BS.flatten()
+        loss = head_loss(head, h_TD, targets_T, config, totals, chunk_tokens=chunk_tokens)
+        terms = [
+            _router_terms(routing, micro_batch.tokens_BS.shape[0], loss_config, totals)
+            for routing in routings
+        ]
+        balance = torch.stack([balance for balance, _ in terms]).sum()
+        z = torch.stack([z for _, z in terms]).sum()
+        total = loss + loss_config.aux_coef * balance + loss_config.z_coef * z
+        new = torch.autograd.grad(total, list(leaves.values()))
+        for name, grad in zip(leaves, new, strict=True):
+            grads[name] += grad
+        losses += torch.stack((loss, balance, z)).detach()
+        routing_of.append(tuple(routing.detach() for routing in routings))
+    return StepResult(
+        loss=losses[0],
+        balance=losses[1],
+        z=losses[2],
+        grads=_by_global_name(config, grads),
+        routing=tuple(routing_of),
+    )
+
+
+def _all_experts(params: ExpertParams, out: AttentionOut, backend: Backend) -> torch.Tensor:
+    tokens, top_k = out.routing.expert_TK.shape
+    row_P = torch.arange(tokens, device=out.n_TD.device).repeat_interleave(top_k)
+    expert_P, gate_P = out.routing.expert_TK.flatten(), out.routing.gate_TK.flatten()
+    return experts_forward(params, out.n_TD, row_P, expert_P, gate_P, backend=backend)
+
+
+def _router_terms(
+    routing: Routing, sequences: int, loss_config: LossConfig, totals: StepTotals
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if loss_config.aux_scope == "sequence":
+        balance = sequence_balance_loss(routing, sequences, totals)
+    else:
+        tokens = routing.expert_TK.shape[0]
+        balance = micro_batch_balance_loss(routing, routing.count_choices(), tokens, totals)
+    return balance, z_loss(routing, totals)
+
+
+def _by_global_name(
+    config: ModelConfig, grads: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return gradients by global name, in the order of names.global_shapes."""
+    split: dict[str, torch.Tensor] = {}
+    for local in partition.model_tensors(config):
+        split |= local.split(grads[local.name])
+    return {name: split[name] for name in names.global_shapes(config)}
