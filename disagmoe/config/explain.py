@@ -75,7 +75,7 @@ def _setting_lines(setting: Setting, *, rules: bool = False) -> Iterator[str]:
         for rule in (*RULES, *CAUTIONS):
             doc = one_line(rule.__doc__)
             if f"`{setting.name}`" in doc:
-                yield from _wrap(f"{'rule' if rule in RULES else 'warning'}:    {doc}")
+                yield from _wrap(f"{'rule:   ' if rule in RULES else 'warning:'} {doc}")
 
 
 def _wrap(text: str) -> list[str]:

@@ -58,8 +58,9 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     alias = ALIASES.get(_leaf(name).lower().replace("-", "_"))
     if alias in candidates:
         return alias
-    score, best = max(((_score(name, other), other) for other in candidates), default=(0.0, ""))
-    return best if score >= _LEAST else None
+    scores = {other: _score(name, other) for other in candidates}
+    best = max(scores, key=scores.__getitem__, default=None)
+    return best if best is not None and scores[best] >= _LEAST else None
 
 
 def _score(name: str, other: str) -> float:
@@ -72,7 +73,10 @@ def _score(name: str, other: str) -> float:
     # The last word of a name is the thing, those before it say which: `num_hidden_layers`.
     thing = _among(asked[-1], leaf)
     nested = name.rpartition(".")[0] == other.rpartition(".")[0]
-    by_words = (explained + named) / 2 if named else 0.0
+    # `train.zq` shares only its table with `train.steps`, which says nothing about `zq`.
+    last = _words(_leaf(name)) or asked
+    told = named and any(_among(word, path) for word in last)
+    by_words = (explained + named) / 2 if told else 0.0
     return max(by_words, spelt) + 0.1 * spelt + 0.1 * thing + 0.05 * nested
 
 

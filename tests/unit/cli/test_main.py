@@ -1,0 +1,47 @@
+"""Exit codes, and what a person sees who makes a mistake on the command line."""
+
+import pytest
+from typer.testing import CliRunner
+
+from disagmoe import __version__
+from disagmoe.cli.main import app, exit_code
+from disagmoe.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DisagMoEError,
+    PlacementError,
+    ScheduleError,
+    TransportError,
+    WorkerError,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2),
+        (DataError("x"), 2),
+        (PlacementError("x"), 3),
+        (ScheduleError("x"), 1),
+        (TransportError("x"), 1),
+        (CheckpointError("x"), 1),
+        (WorkerError("x"), 1),
+        (DisagMoEError("x"), 1),
+    ],
+)
+def test_exit_codes(error: DisagMoEError, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_version() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"disagmoe {__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [["--no-such-option"], ["no-such-command"], ["config", "zq"]])
+def test_bad_usage(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert "No such" in result.output
+    assert "Traceback" not in result.output

@@ -1,0 +1,110 @@
+"""Automatic settings."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from disagmoe.config.load import override
+from disagmoe.config.resolve import resolve
+from disagmoe.config.rules import problems
+from disagmoe.config.run import RunConfig
+from disagmoe.config.starter import STARTER
+from disagmoe.errors import ConfigError
+
+
+def test_values_on_a_cpu() -> None:
+    resolved = resolve(STARTER, cuda=False)
+    assert (
+        resolved.model_dump()
+        == override(
+            STARTER,
+            [
+                "parallel.in_flight=3",
+                "parallel.residual=local",
+                "train.precision=fp32",
+                "cluster.device=cpu",
+                "cluster.transport=gloo",
+            ],
+        ).model_dump()
+    )
+
+
+def test_values_on_a_gpu() -> None:
+    resolved = resolve(STARTER, cuda=True)
+    assert (resolved.cluster.device, resolved.train.precision) == ("cuda", "bf16")
+
+
+def test_a_cpu_can_be_asked_for_where_there_is_a_gpu() -> None:
+    resolved = resolve(override(STARTER, ["cluster.device=cpu"]), cuda=True)
+    assert (resolved.cluster.device, resolved.train.precision) == ("cpu", "fp32")
+
+
+@pytest.mark.parametrize(
+    ("sets", "in_flight"),
+    [
+        ([], 3),
+        (["parallel.groups=2"], 4),
+        (["parallel.groups=2", "train.global_batch_size=64"], 6),
+        (["train.global_batch_size=5"], 2),
+        (["parallel.schedule=serial"], 1),
+        (["parallel.in_flight=2"], 2),
+    ],
+)
+def test_in_flight(sets: list[str], in_flight: int) -> None:
+    assert resolve(override(STARTER, sets), cuda=False).parallel.in_flight == in_flight
+
+
+def test_residual_is_direct_on_a_ring_of_several_groups() -> None:
+    config = override(STARTER, ["parallel.groups=2"])
+    assert resolve(config, cuda=False).parallel.residual == "direct"
+
+
+@given(
+    groups=st.integers(1, 4),
+    batch=st.integers(1, 40),
+    size=st.integers(1, 40),
+    schedule=st.sampled_from(["af_pipe", "serial"]),
+    cuda=st.booleans(),
+)
+@settings(max_examples=40)
+def test_resolved_configs_are_legal_and_stay(
+    groups: int, batch: int, size: int, schedule: str, cuda: bool
+) -> None:
+    config = override(
+        STARTER,
+        [
+            f"parallel.groups={groups}",
+            f"train.global_batch_size={batch}",
+            f"parallel.micro_batch_size={min(size, batch)}",
+            f"parallel.schedule={schedule}",
+        ],
+    )
+    resolved = resolve(config, cuda=cuda)
+    assert problems(resolved) == []
+    assert resolve(resolved, cuda=cuda) == resolved
+    assert "auto" not in str(resolved.model_dump().values())
+    assert 1 <= resolved.parallel.in_flight <= resolved.micro_batches
+
+
+def test_cuda_where_there_is_none() -> None:
+    config = override(STARTER, ["cluster.device=cuda"])
+    with pytest.raises(
+        ConfigError,
+        match=r'^cluster.device = "cuda", but this machine has no CUDA device that torch can use; '
+        r'use "auto" or "cpu"$',
+    ):
+        resolve(config, cuda=False)
+
+
+def test_a_config_built_in_python_meets_the_rules_here() -> None:
+    model = STARTER.model.model_copy(update={"kv_heads": 4})
+    config = STARTER.model_copy(update={"model": model})
+    with pytest.raises(ConfigError, match=r"^model\.kv_heads = 4 does not divide model.heads = 6"):
+        resolve(config, cuda=False)
+
+
+def test_micro_batches_of_a_step() -> None:
+    config = override(STARTER, ["train.global_batch_size=10"])
+    assert config.micro_batch_sizes == (4, 4, 2)
+    assert config.micro_batches == 3
+    assert isinstance(config, RunConfig)

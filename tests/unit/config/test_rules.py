@@ -1,0 +1,208 @@
+"""Rules between settings, each by its message, and the legal neighbours of what they refuse."""
+
+import pytest
+
+from disagmoe.config.load import override
+from disagmoe.config.rules import RULES, problems, warnings
+from disagmoe.config.run import RunConfig
+from disagmoe.config.starter import STARTER
+from disagmoe.config.tomlread import apply_set
+from disagmoe.errors import ConfigError
+
+WSD = ["train.lr_schedule.kind=wsd", "train.lr_schedule.decay_steps=10"]
+
+REFUSED = [
+    (
+        ["name=a/b"],
+        """name = "a/b"; use letters, digits, '.', '_' and '-', starting with a letter or digit: """
+        "it names the run directory",
+    ),
+    (
+        ["model.kv_heads=4"],
+        "model.kv_heads = 4 does not divide model.heads = 6; use 1, 2, 3 or 6",
+    ),
+    (
+        ["model.head_dim=5"],
+        "model.head_dim = 5 is odd, but rotary embeddings turn pairs; use 4 or 6",
+    ),
+    (["model.top_k=9"], "model.top_k = 9 is more than model.experts = 8; use 1 to 8"),
+    (
+        ["model.family=mixtral", "model.norm_topk_prob=false"],
+        'model.norm_topk_prob = false, but model.family = "mixtral" always renormalises; '
+        'use true, or family "qwen3_moe"',
+    ),
+    (
+        ["parallel.groups=5"],
+        "parallel.groups = 5 is more than model.layers = 4, so some groups would own no layer; "
+        "use 1 to 4",
+    ),
+    (
+        ["parallel.expert_workers=9"],
+        "parallel.expert_workers = 9 is more than model.experts = 8, so some workers would hold "
+        "no expert; use 1 to 8",
+    ),
+    (
+        ["parallel.groups=2", "parallel.residual=local"],
+        'parallel.residual = "local" keeps the residual stream on one worker, but '
+        'parallel.groups = 2 moves it on after every layer; use "auto" or "direct"',
+    ),
+    (
+        ["parallel.residual=direct"],
+        'parallel.residual = "direct" sends the residual stream to the next group, but '
+        'parallel.groups = 1 has no other group; use "auto" or "local"',
+    ),
+    (
+        ["model.tied_embeddings=true", "parallel.groups=3"],
+        "model.tied_embeddings = true needs embedding and LM head in one group, but with "
+        "model.layers = 4 and parallel.groups = 3 they live in groups 0 and 1; "
+        "use parallel.groups = 1, 2 or 4, or tied_embeddings = false",
+    ),
+    (
+        ["parallel.micro_batch_size=17"],
+        "parallel.micro_batch_size = 17 is more than train.global_batch_size = 16; use 1 to 16",
+    ),
+    (
+        ["parallel.in_flight=5"],
+        "parallel.in_flight = 5 is more than the 4 micro-batches of a step "
+        "(train.global_batch_size = 16, parallel.micro_batch_size = 4); "
+        "use 1 to 4, or 0 for automatic",
+    ),
+    (
+        ["parallel.in_flight=2", "parallel.micro_batch_size=16"],
+        "parallel.in_flight = 2 is more than the 1 micro-batch of a step "
+        "(train.global_batch_size = 16, parallel.micro_batch_size = 16); "
+        "use 1, or 0 for automatic",
+    ),
+    (
+        ["parallel.in_flight=2", "parallel.schedule=serial"],
+        'parallel.in_flight = 2, but parallel.schedule = "serial" runs one micro-batch after the '
+        'other; use 0 or 1, or schedule "af_pipe"',
+    ),
+    (
+        ["train.lr_schedule.kind=wsd"],
+        'train.lr_schedule.decay_steps = 0, but kind = "wsd" ends with a fall; use an integer >= 1',
+    ),
+    (
+        ["train.lr_schedule.decay_steps=3"],
+        'train.lr_schedule.decay_steps = 3 has no effect with kind = "cosine"; '
+        'use 0, or kind = "wsd"',
+    ),
+    (
+        ["train.lr_schedule.warmup_steps=201"],
+        "train.lr_schedule.warmup_steps = 201 is more than train.steps = 200; use 0 to 200",
+    ),
+    (
+        [*WSD, "train.lr_schedule.warmup_steps=191"],
+        "train.lr_schedule.warmup_steps = 191 and decay_steps = 10 together are more than "
+        "train.steps = 200; with this warm-up use decay_steps = 1 to 9",
+    ),
+    (
+        [*WSD, "train.lr_schedule.warmup_steps=200"],
+        "train.lr_schedule.warmup_steps = 200 leaves no step of train.steps = 200 for the fall of "
+        'kind = "wsd"; use 0 to 199',
+    ),
+    (
+        ['data.paths=["a", " "]'],
+        "data.paths[1] is empty; expected a directory of `disagmoe data prepare`",
+    ),
+    (
+        ["data.weights=[1, 2]"],
+        "data.weights has 2 numbers for 1 path in data.paths; give one number per path, "
+        "or [] for shares in proportion to size",
+    ),
+    (
+        ["data.weights=[0]"],
+        "data.weights[0] = 0.0; expected a number > 0 (leave out a path that gives nothing)",
+    ),
+]
+
+LEGAL = [
+    [],
+    ["name=Run-2_b.c"],
+    ["model.kv_heads=6"],
+    ["model.top_k=8"],
+    ["model.family=mixtral"],
+    ["parallel.groups=4"],
+    ["parallel.groups=3"],
+    ["parallel.expert_workers=8"],
+    ["parallel.groups=2", "parallel.residual=direct"],
+    ["parallel.residual=local"],
+    ["model.tied_embeddings=true", "parallel.groups=2"],
+    ["parallel.micro_batch_size=16"],
+    ["parallel.in_flight=4"],
+    ["parallel.micro_batch_size=3", "parallel.in_flight=6"],
+    ["parallel.schedule=serial", "parallel.in_flight=1"],
+    ["train.lr_schedule.warmup_steps=200"],
+    [*WSD, "train.lr_schedule.warmup_steps=190"],
+    ['data.paths=["a", "b"]', "data.weights=[1, 2.5]"],
+]
+
+
+@pytest.mark.parametrize(("sets", "problem"), REFUSED)
+def test_refused(sets: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        override(STARTER, sets)
+    assert caught.value.problems == [problem]
+
+
+@pytest.mark.parametrize("sets", LEGAL)
+def test_legal(sets: list[str]) -> None:
+    assert problems(override(STARTER, sets)) == []
+
+
+def rules_broken_by(sets: list[str]) -> set[str]:
+    tree = STARTER.model_dump()
+    for assignment in sets:
+        apply_set(tree, assignment)
+    config = RunConfig.model_validate(tree)
+    return {rule.__name__ for rule in RULES if list(rule(config))}
+
+
+def test_every_rule_is_refused_by_a_case_above() -> None:
+    broken = [rules_broken_by(sets) for sets, _ in REFUSED]
+    assert set().union(*broken) == {rule.__name__ for rule in RULES}
+    assert [len(names) for names in broken] == [1] * len(broken)
+
+
+def test_all_broken_rules_are_told() -> None:
+    with pytest.raises(ConfigError) as caught:
+        override(STARTER, ["model.kv_heads=4", "model.top_k=9", "parallel.in_flight=5"])
+    assert [problem.split(" ")[0] for problem in caught.value.problems] == [
+        "model.kv_heads",
+        "model.top_k",
+        "parallel.in_flight",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        ([], []),
+        (
+            ["parallel.attention_workers=5"],
+            [
+                "1 of 5 attention workers per group (20 %) is idle, because "
+                "parallel.micro_batch_size = 4; use 5 or more sequences per micro-batch, or "
+                "parallel.attention_workers = 4"
+            ],
+        ),
+        (
+            ["parallel.attention_workers=3", "parallel.micro_batch_size=1"],
+            [
+                "2 of 3 attention workers per group (67 %) are idle, because "
+                "parallel.micro_batch_size = 1; use 3 or more sequences per micro-batch, or "
+                "parallel.attention_workers = 1"
+            ],
+        ),
+        (
+            ["model.top_k=1"],
+            [
+                "model.top_k = 1 with norm_topk_prob = true makes every gate weight 1, so the "
+                "router gets no gradient from the cross-entropy; use norm_topk_prob = false or "
+                "top_k >= 2"
+            ],
+        ),
+    ],
+)
+def test_warnings(sets: list[str], expected: list[str]) -> None:
+    assert warnings(override(STARTER, sets)) == expected
