@@ -37,7 +37,7 @@ def describe_unknown(name: str, value: object, names: Mapping[str, object]) -> s
     parent = name.rpartition(".")[0]
     beside = [other for other in names if other.rpartition(".")[0] == parent and other]
     where = f" of [{parent}]" if parent else ""
-    if beside:
+    if len(beside) > 1:
         return f"{shown} is no {what}; the {what}s{where} are {join_words(beside, 'and')}"
     return f"{shown} is no {what}; `disagmoe config explain` lists all"
 
