@@ -39,13 +39,14 @@ class Work(Protocol):
 class TransportChannel(Protocol):
     """One open channel as one worker sees it."""
 
-    def post(
-        self, sends: Mapping[str, torch.Tensor], recvs: Mapping[str, torch.Tensor]
-    ) -> Work:
+    def post(self, sends: Mapping[str, torch.Tensor], recvs: Mapping[str, torch.Tensor]) -> Work:
         """Start one grouped transfer: contiguous tensors to and from the named members.
 
         All members post the same transfers in the same order; sizes agree at both ends. Tensors of
         zero elements are legal and cost no message. A part for oneself is a local copy.
+
+        Raises TransportError for a part that this channel cannot carry (see `parts.check_parts`),
+        and on a closed channel.
         """
 
 
@@ -56,8 +57,8 @@ class Transport(Protocol):
         """Open the channels that this worker is a member of, in the given order, and warm each.
 
         All workers call it with the same list. Raises TransportError when a member does not come
-        within the timeout, naming it.
+        within the timeout, naming it, or comes with another idea of the channel.
         """
 
     def close(self) -> None:
-        """Release everything; safe to call twice."""
+        """Release everything; safe to call twice. Peers that still wait for this worker fail."""
