@@ -16,8 +16,9 @@ from disagmoe.config.model import ModelConfig
 from disagmoe.config.train import LossConfig
 from disagmoe.model import names, partition
 from disagmoe.model.init import initial_store
-from disagmoe.model.losses import IGNORED
+from disagmoe.model.losses import IGNORED, StepTotals, micro_batch_balance_loss
 from disagmoe.model.partition import model_tensors
+from disagmoe.model.router import route
 from disagmoe.model.transformer import MicroBatch, logits, reference_step
 
 pytestmark = pytest.mark.hf
@@ -174,3 +175,14 @@ def test_logits_and_every_gradient_equal(
     assert logit_difference < TOLERANCE
     assert worst < TOLERANCE
     assert float(step.loss) == pytest.approx(loss.item(), rel=TOLERANCE)
+
+
+def test_balance_loss_is_a_top_k_th_of_transformers_for_one_layer() -> None:
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+    scores = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    routing = route(torch.eye(6), scores, top_k=3, renormalise=True)
+    totals = StepTotals(valid_targets=1, tokens=40, sequences=1, micro_batches=1)
+    ours = micro_batch_balance_loss(routing, routing.count_choices(), 40, totals)
+    theirs = load_balancing_loss_func((scores,), num_experts=6, top_k=3)
+    torch.testing.assert_close(3 * ours, theirs)
