@@ -1,0 +1,350 @@
+"""Attention side: embedding, attention halves, head, and both ends of what they exchange.
+
+Letters: B sequences, S positions, T = B * S tokens, D hidden, K top-k, E experts, R rows, P pairs.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from disagmoe.model import names
+from disagmoe.model.block import AttentionOut, attention_half, embed, head_loss
+from disagmoe.model.dispatch import Dispatch, combine, place_gates, plan_dispatch, sum_rows
+from disagmoe.model.losses import (
+    StepTotals,
+    micro_batch_balance_loss,
+    sequence_balance_loss,
+    z_loss,
+)
+from disagmoe.model.params import AttentionParams, HeadParams
+from disagmoe.model.rope import Rope
+from disagmoe.runtime.context import Context
+from disagmoe.runtime.counters import StepCounters
+from disagmoe.runtime.parameters import Parameters
+from disagmoe.runtime.side import Counts
+from disagmoe.runtime.slots import SlotTable
+from disagmoe.runtime.wire import Incoming, Message, Outgoing
+from disagmoe.schedule.ir import Compute, Op, Slot, SlotKind, TransferKey
+from disagmoe.transport.collective import sum_in_rank_order
+from disagmoe.transport.base import TransportChannel
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """This worker's share of a micro-batch, and the size of the whole."""
+
+    tokens_BS: torch.Tensor
+    targets_BS: torch.Tensor
+    micro_batch_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of this share."""
+        return self.tokens_BS.numel()
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """The residual stream at its reader, and the token of every row that each expert worker
+    returns, where the reader dispatched the rows itself."""
+
+    x_TD: torch.Tensor
+    returned: tuple[torch.Tensor, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What the backward of one attention half needs."""
+
+    h_TD: torch.Tensor
+    out: AttentionOut
+    terms: torch.Tensor | None
+    """Weighted router losses of the forward pass, or None where they have no weight."""
+    sent: tuple[Dispatch, ...]
+    returned: tuple[torch.Tensor, ...]
+    """Token of every row that each expert worker of the layer before returned."""
+
+
+class AttentionSide:
+    """Compute ops of one attention worker."""
+
+    def __init__(self, context: Context, parameters: Parameters, slots: SlotTable) -> None:
+        self._context = context
+        self._config = context.config
+        self._parameters = parameters
+        self._slots = slots
+        self._group_channel: TransportChannel | None = None
+        self._ropes: dict[int, Rope] = {}
+        self._parts: Sequence[Part] = ()
+        self._totals = StepTotals(valid_targets=0, tokens=0, sequences=0, micro_batches=0)
+        self._training = True
+        self.counters = StepCounters.zero(context)
+
+    def connect(self, group_channel: TransportChannel | None) -> None:
+        """Take the mesh of this group, None for a group of one."""
+        self._group_channel = group_channel
+
+    def begin(self, parts: Sequence[Part], totals: StepTotals, *, training: bool) -> None:
+        """Take the data of a step or an evaluation."""
+        self._parts, self._totals, self._training = parts, totals, training
+        self.counters = StepCounters.zero(self._context)
+
+    def compute(self, instruction: Compute) -> None:
+        """Execute one compute op."""
+        layer, mb = instruction.layer, instruction.mb
+        match instruction.op:
+            case Op.EMBED:
+                self._embed(mb)
+            case Op.HEAD | Op.HEAD_EVAL:
+                self._head(mb)
+            case Op.EMBED_BWD:
+                self._embed_bwd(mb)
+            case Op.ATTN_FWD if layer is not None:
+                self._attn_fwd(layer, mb)
+            case Op.ATTN_BWD if layer is not None:
+                self._attn_bwd(layer, mb)
+            case Op.REDUCE_COUNTS if layer is not None:
+                self._reduce_counts(layer, mb)
+            case _:
+                raise AssertionError(f"{instruction} is not for an attention worker")
+
+    def expected(self, key: TransferKey, counts: Counts | None) -> Iterable[tuple[str, Message]]:
+        """Peers and messages of an incoming payload."""
+        wire, layer, mb = self._context.wire, key.layer, key.mb
+        match key.slot.kind:
+            case SlotKind.RESIDUAL | SlotKind.DRESIDUAL:
+                return [(self._twin(key), wire.residual(self._parts[mb].tokens))]
+            case SlotKind.OUTPUTS if counts is not None:
+                return [(peer, wire.outputs(rows)) for peer, (rows, _) in counts.items()]
+            case SlotKind.OUTPUTS:
+                residual = self._slots.get(Slot(SlotKind.RESIDUAL, layer, mb), Residual)
+                assert residual.returned is not None
+                return [
+                    (peer, wire.outputs(len(tokens)))
+                    for peer, tokens in zip(self._experts(layer), residual.returned, strict=True)
+                ]
+            case SlotKind.DROWS:
+                saved = self._slots.get(Slot(SlotKind.SAVED, layer, mb), Saved)
+                return [
+                    (peer, wire.drows(len(sent.token_R), len(sent.row_P)))
+                    for peer, sent in zip(self._experts(layer), saved.sent, strict=True)
+                ]
+            case kind:
+                raise AssertionError(f"{kind} does not come to an attention worker")
+
+    def _experts(self, layer: int) -> list[str]:
+        layout = self._context.layout
+        return [str(worker) for worker in layout.members(layout.experts(layer))]
+
+    def _twin(self, key: TransferKey) -> str:
+        """The worker of the same rank at the other end of an attention-to-attention channel."""
+        channel, own = key.channel, self._context.worker
+        other = channel.source if channel.target == own.group else channel.target
+        return f"{other}.{own.rank}"
+
+    def _rope(self, positions: int) -> Rope:
+        if positions not in self._ropes:
+            context = self._context
+            self._ropes = {
+                positions: Rope.of(self._config.model, positions, context.dtype, context.device)
+            }
+        return self._ropes[positions]
+
+    def _embed(self, mb: int) -> None:
+        with torch.no_grad():
+            h_BSD = embed(self._parameters.values[names.EMBED], self._parts[mb].tokens_BS)
+        self._slots.put(Slot(SlotKind.HIDDEN, 0, mb), h_BSD.flatten(0, 1))
+
+    def _embed_bwd(self, mb: int) -> None:
+        dh_TD = self._slots.get(Slot(SlotKind.DHIDDEN, 0, mb), torch.Tensor)
+        self._parameters.embedding_grad.index_add_(
+            0, self._parts[mb].tokens_BS.flatten(), dh_TD.to(self._context.exact)
+        )
+
+    def _input(self, layer: int, mb: int) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Return the residual stream that enters `layer` (or the head, after the last one), and
+        the token of every row that was added to it."""
+        if layer == 0:
+            return self._slots.get(Slot(SlotKind.HIDDEN, 0, mb), torch.Tensor), ()
+        outputs = self._slots.get(Slot(SlotKind.OUTPUTS, layer - 1, mb), Incoming)
+        slot = Slot(SlotKind.RESIDUAL, layer - 1, mb)
+        parts = [outputs.views[peer] for peer in self._experts(layer - 1)]
+        if self._context.layout.direct_residual:
+            (twin,) = self._slots.get(slot, Incoming).views.values()
+            x_TD = twin["x_TD"]
+            returned = tuple(part["token_R"].long() for part in parts)
+        else:
+            residual = self._slots.get(slot, Residual)
+            assert residual.returned is not None
+            x_TD, returned = residual.x_TD, residual.returned
+        rows = [part["rows_RD"] for part in parts]
+        return combine(x_TD, list(zip(returned, rows, strict=True))), returned
+
+    def _attn_fwd(self, layer: int, mb: int) -> None:
+        part, model = self._parts[mb], self._config.model
+        h_TD, returned = self._input(layer, mb)
+        params = AttentionParams.read(self._parameters.values, model, layer)
+        with torch.set_grad_enabled(self._training):
+            h_TD = h_TD.detach().requires_grad_(self._training)
+            h_BSD = h_TD.view(*part.tokens_BS.shape, model.hidden)
+            out = attention_half(params, h_BSD, model, self._rope(part.tokens_BS.shape[1]))
+            terms = self._router_terms(layer, mb, out) if self._training else None
+        ranges, dedupe = self._context.expert_ranges, self._config.parallel.dedupe
+        sent = plan_dispatch(out.routing.expert_TK, ranges, dedupe)
+        self._slots.put(Slot(SlotKind.ROWS, layer, mb), self._pack_rows(layer, out, sent))
+        self._put_residual(layer, mb, out.x_TD.detach(), sent)
+        if self._training:
+            self._slots.put(
+                Slot(SlotKind.SAVED, layer, mb), Saved(h_TD, out, terms, sent, returned)
+            )
+
+    def _router_terms(self, layer: int, mb: int, out: AttentionOut) -> torch.Tensor | None:
+        """Count the router's losses and return their weighted sum, with graph."""
+        loss = self._config.train.loss
+        routing, counters = out.routing, self.counters
+        counters.add_choices(layer, routing.count_choices())
+        terms: list[torch.Tensor] = []
+        with torch.set_grad_enabled(loss.z_coef > 0):
+            z = z_loss(routing, self._totals)
+        counters.z += z.detach().double()
+        if loss.z_coef > 0:
+            terms.append(loss.z_coef * z)
+        if loss.aux_scope == "sequence":
+            with torch.set_grad_enabled(loss.aux_coef > 0):
+                balance = sequence_balance_loss(
+                    routing, self._parts[mb].tokens_BS.shape[0], self._totals
+                )
+            counters.balance += balance.detach().double()
+            if loss.aux_coef > 0:
+                terms.append(loss.aux_coef * balance)
+        return torch.stack(terms).sum() if terms else None
+
+    def _pack_rows(self, layer: int, out: AttentionOut, sent: Sequence[Dispatch]) -> Outgoing:
+        buffers, counts = {}, {}
+        n_TD, gates = out.n_TD.detach(), out.routing.gate_TK.detach().flatten()
+        for peer, to in zip(self._experts(layer), sent, strict=True):
+            message = self._context.wire.rows(len(to.token_R), len(to.row_P))
+            buffer = message.allocate(self._context.device)
+            views = message.views(buffer)
+            torch.index_select(n_TD, 0, to.token_R, out=views["rows_RD"])
+            torch.index_select(gates, 0, to.choice_P, out=views["gate_P"])
+            views["row_P"].copy_(to.row_P)
+            views["expert_P"].copy_(to.expert_P)
+            if "token_R" in views:
+                views["token_R"].copy_(to.token_R)
+            buffers[peer], counts[peer] = buffer, (len(to.token_R), len(to.row_P))
+        return Outgoing(buffers, counts)
+
+    def _put_residual(
+        self, layer: int, mb: int, x_TD: torch.Tensor, sent: Sequence[Dispatch]
+    ) -> None:
+        slot = Slot(SlotKind.RESIDUAL, layer, mb)
+        layout = self._context.layout
+        if layout.direct_residual:
+            twin = self._twin(TransferKey(layout.residual(layer), layer, mb))
+            self._slots.put(slot, _one_message(twin, x_TD))
+        else:
+            self._slots.put(slot, Residual(x_TD, tuple(to.token_R for to in sent)))
+
+    def _reduce_counts(self, layer: int, mb: int) -> None:
+        saved = self._slots.get(Slot(SlotKind.SAVED, layer, mb), Saved)
+        counts_E = saved.out.routing.count_choices()
+        if self._group_channel is not None:
+            layout, worker = self._context.layout, self._context.worker
+            members = [str(member) for member in layout.members(worker.group)]
+            sum_in_rank_order(self._group_channel, str(worker), members, [counts_E])
+        self._slots.put(Slot(SlotKind.COUNTS, layer, mb), counts_E)
+
+    def _attn_bwd(self, layer: int, mb: int) -> None:
+        saved = self._slots.get(Slot(SlotKind.SAVED, layer, mb), Saved)
+        dx_TD = self._residual_grad(layer, mb)
+        dn_TD, dgate_TK = self._dispatch_grads(layer, mb, saved)
+        outputs = [saved.out.x_TD, saved.out.n_TD, saved.out.routing.gate_TK]
+        grads = [dx_TD, dn_TD, dgate_TK]
+        for terms in (saved.terms, self._micro_batch_term(layer, mb, saved)):
+            if terms is not None:
+                outputs.append(terms)
+                grads.append(torch.ones_like(terms))
+        own = [*names.attention_shapes(self._config.model, layer)]
+        inputs = [saved.h_TD, *(self._parameters.values[name] for name in own)]
+        dh_TD, *dparams = torch.autograd.grad(outputs, inputs, grads)
+        self._parameters.accumulate(own, dparams)
+        if layer == 0:
+            self._slots.put(Slot(SlotKind.DHIDDEN, 0, mb), dh_TD)
+        else:
+            self._put_input_grads(layer - 1, mb, dh_TD, saved.returned)
+
+    def _residual_grad(self, layer: int, mb: int) -> torch.Tensor:
+        slot = Slot(SlotKind.DRESIDUAL, layer, mb)
+        if not self._context.layout.direct_residual:
+            return self._slots.get(slot, torch.Tensor)
+        (views,) = self._slots.get(slot, Incoming).views.values()
+        return views["x_TD"]
+
+    def _dispatch_grads(
+        self, layer: int, mb: int, saved: Saved
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the gradients of n [T, D] and of the gates [T, K]."""
+        drows = self._slots.get(Slot(SlotKind.DROWS, layer, mb), Incoming)
+        views = [drows.views[peer] for peer in self._experts(layer)]
+        tokens, top_k = saved.out.routing.gate_TK.shape
+        rows = [(to.token_R, view["rows_RD"]) for to, view in zip(saved.sent, views, strict=True)]
+        gates = [(to.choice_P, view["gate_P"]) for to, view in zip(saved.sent, views, strict=True)]
+        return sum_rows(tokens, rows), place_gates(tokens, top_k, gates)
+
+    def _micro_batch_term(self, layer: int, mb: int, saved: Saved) -> torch.Tensor | None:
+        """Return the weighted balance loss over the whole micro-batch, or None for another scope.
+
+        It is known only now that the counts of all workers have been summed."""
+        loss = self._config.train.loss
+        if loss.aux_scope != "micro_batch" or not self._context.spec.reduce_counts:
+            return None
+        counts_E = self._slots.get(Slot(SlotKind.COUNTS, layer, mb), torch.Tensor)
+        balance = micro_batch_balance_loss(
+            saved.out.routing, counts_E, self._parts[mb].micro_batch_tokens, self._totals
+        )
+        self.counters.balance += balance.detach().double()
+        return loss.aux_coef * balance
+
+    def _head(self, mb: int) -> None:
+        part, model = self._parts[mb], self._config.model
+        h_TD, returned = self._input(model.layers, mb)
+        params = HeadParams.read(self._parameters.values, model)
+        with torch.set_grad_enabled(self._training):
+            h_TD = h_TD.detach().requires_grad_(self._training)
+            loss = head_loss(params, h_TD, part.targets_BS.flatten(), model, self._totals)
+        self.counters.loss += loss.detach().double()
+        if not self._training:
+            return
+        own = [*names.head_shapes(model)]
+        inputs = [h_TD, *(self._parameters.values[name] for name in own)]
+        dh_TD, *dparams = torch.autograd.grad(loss, inputs)
+        self._parameters.accumulate(own, dparams)
+        self._put_input_grads(model.layers - 1, mb, dh_TD, returned)
+
+    def _put_input_grads(
+        self, layer: int, mb: int, dh_TD: torch.Tensor, returned: Sequence[torch.Tensor]
+    ) -> None:
+        """Send the gradient of the output of `layer` to whoever contributed to it: to each expert
+        worker for the rows that it returned, and along the residual stream."""
+        wire, layout = self._context.wire, self._context.layout
+        buffers, counts = {}, {}
+        for peer, token_R in zip(self._experts(layer), returned, strict=True):
+            message = wire.doutputs(len(token_R))
+            buffers[peer] = message.allocate(self._context.device)
+            torch.index_select(dh_TD, 0, token_R, out=message.views(buffers[peer])["rows_RD"])
+            counts[peer] = (len(token_R), 0)
+        self._slots.put(Slot(SlotKind.DOUTPUTS, layer, mb), Outgoing(buffers, counts))
+        slot = Slot(SlotKind.DRESIDUAL, layer, mb)
+        if layout.direct_residual:
+            twin = self._twin(TransferKey(layout.residual_grad(layer), layer, mb))
+            self._slots.put(slot, _one_message(twin, dh_TD))
+        else:
+            self._slots.put(slot, dh_TD)
+
+
+def _one_message(peer: str, x_TD: torch.Tensor) -> Outgoing:
+    return Outgoing(
+        {peer: x_TD.contiguous().view(torch.uint8).flatten()}, {peer: (x_TD.shape[0], 0)}
+    )

@@ -1,0 +1,58 @@
+"""What one worker knows about the run; all of it fixed before the first step."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from disagmoe.config.run import RunConfig
+from disagmoe.model.partition import expert_range
+from disagmoe.model.precision import wide
+from disagmoe.runtime.wire import Wire
+from disagmoe.schedule.ir import ProgramSpec
+from disagmoe.schedule.layout import Layout, Worker
+
+_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Context:
+    """A resolved config, the programs' spec, and this worker's place in them."""
+
+    config: RunConfig
+    spec: ProgramSpec
+    worker: Worker
+    device: torch.device
+
+    @property
+    def layout(self) -> Layout:
+        """The ring."""
+        return self.spec.layout
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """Type of weights and activations."""
+        return _TYPES[self.config.train.precision]
+
+    @property
+    def exact(self) -> torch.dtype:
+        """Type of sums, gates and losses."""
+        return wide(self.dtype)
+
+    @cached_property
+    def wire(self) -> Wire:
+        """Formats of all messages."""
+        return Wire(
+            hidden=self.config.model.hidden,
+            dtype=self.dtype,
+            exact=self.exact,
+            with_tokens=self.layout.groups > 1,
+        )
+
+    @cached_property
+    def expert_ranges(self) -> tuple[range, ...]:
+        """Experts of each rank of an expert group."""
+        workers = self.layout.expert_workers
+        return tuple(
+            expert_range(self.config.model.experts, workers, rank) for rank in range(workers)
+        )

@@ -1,0 +1,143 @@
+"""Expert side: grouped experts on the rows of all attention workers, forward and backward.
+
+Letters: D hidden, R rows, P pairs of a row and an expert.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from disagmoe.model.dispatch import join_rows
+from disagmoe.model.experts import experts_forward
+from disagmoe.model.params import ExpertParams
+from disagmoe.model.partition import down_name, gate_up_name
+from disagmoe.runtime.context import Context
+from disagmoe.runtime.parameters import Parameters
+from disagmoe.runtime.side import Counts
+from disagmoe.runtime.slots import SlotTable
+from disagmoe.runtime.wire import Incoming, Message, Outgoing
+from disagmoe.schedule.ir import Compute, Op, Slot, SlotKind, TransferKey
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What the backward of one layer's experts needs; rows of all sources, one after the other."""
+
+    rows_RD: torch.Tensor
+    gate_P: torch.Tensor
+    out_RD: torch.Tensor
+    rows: tuple[int, ...]
+    """Rows of each source."""
+    pairs: tuple[int, ...]
+
+
+class ExpertSide:
+    """Compute ops of one expert worker."""
+
+    def __init__(self, context: Context, parameters: Parameters, slots: SlotTable) -> None:
+        self._context = context
+        self._parameters = parameters
+        self._slots = slots
+        self._training = True
+
+    def begin(self, *, training: bool) -> None:
+        """Start a step or an evaluation."""
+        self._training = training
+
+    def compute(self, instruction: Compute) -> None:
+        """Execute one compute op."""
+        assert instruction.layer is not None
+        match instruction.op:
+            case Op.EXPERTS_FWD:
+                self._forward(instruction.layer, instruction.mb)
+            case Op.EXPERTS_BWD:
+                self._backward(instruction.layer, instruction.mb)
+            case _:
+                raise AssertionError(f"{instruction} is not for an expert worker")
+
+    def expected(self, key: TransferKey, counts: Counts | None) -> Iterable[tuple[str, Message]]:
+        """Peers and messages of an incoming payload."""
+        wire = self._context.wire
+        if key.slot.kind is SlotKind.ROWS and counts is not None:
+            return [(peer, wire.rows(rows, pairs)) for peer, (rows, pairs) in counts.items()]
+        if key.slot.kind is SlotKind.DOUTPUTS:
+            saved = self._slots.get(Slot(SlotKind.SAVED, key.layer, key.mb), Saved)
+            peers = self._attention(key.layer + 1)
+            return [
+                (peer, wire.doutputs(rows)) for peer, rows in zip(peers, saved.rows, strict=True)
+            ]
+        raise AssertionError(f"{key.slot.kind} does not come to an expert worker")
+
+    def _attention(self, layer: int) -> list[str]:
+        layout = self._context.layout
+        return [str(worker) for worker in layout.members(layout.attention(layer))]
+
+    def _forward(self, layer: int, mb: int) -> None:
+        incoming = self._slots.get(Slot(SlotKind.ROWS, layer, mb), Incoming)
+        parts = [incoming.views[peer] for peer in self._attention(layer)]
+        rows = tuple(len(part["rows_RD"]) for part in parts)
+        pairs = tuple(len(part["gate_P"]) for part in parts)
+        row_P = join_rows([part["row_P"].long() for part in parts], rows)
+        expert_P = _join([part["expert_P"] for part in parts]).long()
+        params = ExpertParams.read(self._parameters.values, layer)
+        with torch.set_grad_enabled(self._training):
+            rows_RD = _join([part["rows_RD"] for part in parts]).requires_grad_(self._training)
+            gate_P = _join([part["gate_P"] for part in parts]).requires_grad_(self._training)
+            out_RD = experts_forward(params, rows_RD, row_P, expert_P, gate_P)
+        tokens = [part.get("token_R") for part in parts]
+        outgoing = self._pack_outputs(layer, out_RD.detach(), rows, tokens)
+        self._slots.put(Slot(SlotKind.OUTPUTS, layer, mb), outgoing)
+        if self._training:
+            saved = Saved(rows_RD, gate_P, out_RD, rows, pairs)
+            self._slots.put(Slot(SlotKind.SAVED, layer, mb), saved)
+
+    def _pack_outputs(
+        self,
+        layer: int,
+        out_RD: torch.Tensor,
+        rows: tuple[int, ...],
+        tokens: list[torch.Tensor | None],
+    ) -> Outgoing:
+        buffers, counts = {}, {}
+        peers = self._attention(layer + 1)
+        for peer, part_RD, token_R in zip(peers, out_RD.split(rows), tokens, strict=True):
+            counts[peer] = (len(part_RD), 0)
+            if token_R is None:
+                buffers[peer] = part_RD.view(torch.uint8).flatten()
+                continue
+            message = self._context.wire.outputs(len(part_RD))
+            buffers[peer] = message.allocate(self._context.device)
+            views = message.views(buffers[peer])
+            views["rows_RD"].copy_(part_RD)
+            views["token_R"].copy_(token_R)
+        return Outgoing(buffers, counts)
+
+    def _backward(self, layer: int, mb: int) -> None:
+        saved = self._slots.get(Slot(SlotKind.SAVED, layer, mb), Saved)
+        incoming = self._slots.get(Slot(SlotKind.DOUTPUTS, layer, mb), Incoming)
+        dout_RD = _join([incoming.views[peer]["rows_RD"] for peer in self._attention(layer + 1)])
+        own = [gate_up_name(layer), down_name(layer)]
+        inputs = [saved.rows_RD, saved.gate_P, *(self._parameters.values[name] for name in own)]
+        drows_RD, dgate_P, *dparams = torch.autograd.grad(saved.out_RD, inputs, dout_RD)
+        self._parameters.accumulate(own, dparams)
+        buffers, counts = {}, {}
+        parts = zip(
+            self._attention(layer),
+            drows_RD.split(saved.rows),
+            dgate_P.split(saved.pairs),
+            strict=True,
+        )
+        for peer, rows_RD, gate_P in parts:
+            message = self._context.wire.drows(len(rows_RD), len(gate_P))
+            buffers[peer] = message.allocate(self._context.device)
+            views = message.views(buffers[peer])
+            views["rows_RD"].copy_(rows_RD)
+            views["gate_P"].copy_(gate_P)
+            counts[peer] = (len(rows_RD), len(gate_P))
+        self._slots.put(Slot(SlotKind.DROWS, layer, mb), Outgoing(buffers, counts))
+
+
+def _join(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Concatenate; a single part is a view of its message and costs no copy."""
+    return parts[0].detach() if len(parts) == 1 else torch.cat(parts)

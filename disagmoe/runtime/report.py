@@ -1,0 +1,41 @@
+"""What a step and an evaluation report; plain values that cross processes."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """One worker's view of one step. Losses, norm and expert choices are global and the same on
+    every worker; seconds are its own."""
+
+    step: int
+    """Number of the step, from 0."""
+    loss: float
+    """Cross-entropy per valid target, in nats."""
+    balance: float
+    """Load-balancing loss summed over layers, before its coefficient."""
+    z: float
+    """Router z-loss summed over layers, before its coefficient."""
+    grad_norm: float
+    """Global gradient norm before clipping."""
+    lr: float
+    tokens: int
+    valid_targets: int
+    skipped: str
+    """Why the update was left out, or empty."""
+    stopped: bool
+    """Whether a stop was asked for; this step is the last."""
+    choices_LE: tuple[tuple[int, ...], ...]
+    """Choices that fell on each expert of each layer."""
+    seconds: dict[str, float]
+    """This worker's time since its last report, by kind; adds up to wall time."""
+    peak_memory_bytes: int
+    """Largest resident memory of this worker's process so far (device memory on CUDA)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalReport:
+    """Loss on held-out data."""
+
+    loss: float
+    valid_targets: int

@@ -1,0 +1,220 @@
+"""One worker's training steps: data in, program, reductions, commit, update."""
+
+import logging
+import math
+import resource
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from disagmoe.data.batch import Batch, BatchSource, count_valid, micro_batches, worker_part
+from disagmoe.model.losses import StepTotals
+from disagmoe.optim.adamw import Optimizer
+from disagmoe.optim.clip import clip_scale, nonfinite_names, squared_norm
+from disagmoe.optim.lr import learning_rate
+from disagmoe.runtime.attention import AttentionSide, Part
+from disagmoe.runtime.channels import WORLD, channel_specs, mesh_name
+from disagmoe.runtime.clock import Kind, Stopwatch
+from disagmoe.runtime.context import Context
+from disagmoe.runtime.counters import StepCounters
+from disagmoe.runtime.experts import ExpertSide
+from disagmoe.runtime.interpreter import Interpreter
+from disagmoe.runtime.parameters import Parameters, local_tensors
+from disagmoe.runtime.report import EvalReport, StepReport
+from disagmoe.runtime.slots import SlotTable
+from disagmoe.runtime.world import Share, World
+from disagmoe.schedule.ir import Op, ProgramSet
+from disagmoe.schedule.layout import Side
+from disagmoe.transport.base import Transport
+from disagmoe.transport.collective import reduce_to_all_small, sum_in_rank_order
+from disagmoe.units import KIB
+
+log = logging.getLogger(__name__)
+
+
+class WorkerRuntime:
+    """Everything of a run that lives on one worker. Not for several threads, but `request_stop`."""
+
+    def __init__(
+        self,
+        context: Context,
+        train_programs: ProgramSet,
+        eval_programs: ProgramSet | None,
+        transport: Transport,
+        source: BatchSource | None,
+    ) -> None:
+        """`source` is None exactly on expert workers, which see no tokens."""
+        self._context = context
+        self._train = train_programs.of(context.worker.group)
+        self._eval = None if eval_programs is None else eval_programs.of(context.worker.group)
+        self._source = source
+        self._transport = transport
+        self._slots = SlotTable()
+        self.stopwatch = Stopwatch()
+        config = context.config
+        self.parameters = Parameters(
+            local_tensors(config.model, context.layout, context.worker),
+            seed=config.train.seed,
+            std=config.model.init_std,
+            dtype=context.dtype,
+            device=context.device,
+            tied=config.model.tied_embeddings,
+        )
+        self.optimizer = Optimizer(self.parameters.values, config.train.optimizer)
+        self._side: AttentionSide | ExpertSide
+        if context.worker.group.side is Side.ATTENTION:
+            self._side = AttentionSide(context, self.parameters, self._slots)
+        else:
+            self._side = ExpertSide(context, self.parameters, self._slots)
+        self._me = str(context.worker)
+        self._members = [str(w) for w in context.layout.members(context.worker.group)]
+        self._everyone = [str(w) for w in context.layout.workers]
+        self._stop_requested = False
+        self._totals = StepTotals(valid_targets=0, tokens=0, sequences=0, micro_batches=0)
+        self._world: World | None = None
+
+    def connect(self) -> None:
+        """Open and warm all channels. All workers call it together."""
+        self._channels = self._transport.open(channel_specs(self._context.spec))
+        if isinstance(self._side, AttentionSide):
+            self._side.connect(self._channels.get(mesh_name(self._context.worker.group)))
+        self.interpreter = Interpreter(
+            self._context, self._side, self._slots, self._channels, self.stopwatch
+        )
+
+    def close(self) -> None:
+        """Leave all channels."""
+        self._transport.close()
+
+    def request_stop(self) -> None:
+        """Make the step under way, or the next one, the last on all workers."""
+        self._stop_requested = True
+
+    def run_step(self, step: int) -> StepReport:
+        """Do optimizer step `step`, counted from 0. All workers call it together.
+
+        Raises WorkerError that names the instruction at which this worker failed.
+        """
+        self._step = step
+        self._begin(None if self._source is None else self._source.step(step), training=True)
+        step_end: Mapping[Op, Callable[[], None]] = {
+            Op.REDUCE_GRADS: self._reduce_grads,
+            Op.REDUCE_WORLD: self._reduce_world,
+            Op.UPDATE: self._update,
+        }
+        self.interpreter.run(self._train, step_end)
+        world = self._world
+        assert world is not None
+        return StepReport(
+            step=step,
+            loss=world.loss,
+            balance=world.balance,
+            z=world.z,
+            grad_norm=math.sqrt(world.norm_squared),
+            lr=learning_rate(step, self._context.config.train),
+            tokens=world.tokens,
+            valid_targets=world.valid_targets,
+            skipped=world.reason_to_skip(),
+            stopped=world.stop,
+            choices_LE=world.choices_LE,
+            seconds={kind.value: seconds for kind, seconds in self.stopwatch.take().items()},
+            peak_memory_bytes=peak_memory_bytes(self._context.device),
+        )
+
+    def evaluate(self) -> EvalReport:
+        """Return the loss on held-out data; changes no state. All workers call it together."""
+        if self._eval is None:
+            raise AssertionError("no evaluation program")
+        self._begin(None if self._source is None else self._source.held_out(), training=False)
+        self.interpreter.run(self._eval, {})
+        self.stopwatch.switch(Kind.RECV_WAIT)
+        world = self._sum_world()
+        self.stopwatch.switch(Kind.IDLE)
+        return EvalReport(loss=world.loss, valid_targets=world.valid_targets)
+
+    def _begin(self, batch: Batch | None, *, training: bool) -> None:
+        self.stopwatch.switch(Kind.DATA)
+        if isinstance(self._side, AttentionSide):
+            assert batch is not None
+            parts, self._totals = self._cut(batch)
+            self._side.begin(parts, self._totals, training=training)
+        else:
+            self._side.begin(training=training)
+
+    def _cut(self, batch: Batch) -> tuple[Sequence[Part], StepTotals]:
+        context = self._context
+        whole = micro_batches(batch, context.config.parallel.micro_batch_size)
+        totals = StepTotals(
+            valid_targets=count_valid(batch.targets_BS),
+            tokens=batch.targets_BS.numel(),
+            sequences=batch.targets_BS.shape[0],
+            micro_batches=len(whole),
+        )
+        parts = []
+        for micro_batch in whole:
+            part = worker_part(micro_batch, context.layout.attention_workers, context.worker.rank)
+            parts.append(
+                Part(
+                    part.tokens_BS.to(context.device),
+                    part.targets_BS.to(context.device),
+                    micro_batch.tokens_BS.numel(),
+                )
+            )
+        return parts, totals
+
+    def _reduce_grads(self) -> None:
+        self.stopwatch.switch(Kind.SEND)
+        self.parameters.join_tied()
+        mesh = self._channels.get(mesh_name(self._context.worker.group))
+        if mesh is not None:
+            sum_in_rank_order(mesh, self._me, self._members, [self.parameters.flat_grad])
+
+    def _reduce_world(self) -> None:
+        self.stopwatch.switch(Kind.OPTIMIZER)
+        # replicas of an attention group hold the same sums; rank 0 answers for them
+        answers = isinstance(self._side, ExpertSide) or self._context.worker.rank == 0
+        norm_squared = squared_norm(self.parameters.grads) if answers else 0.0
+        finite = math.isfinite(norm_squared)
+        if not finite:
+            names = ", ".join(nonfinite_names(self.parameters.grads)[:5])
+            log.warning("step %d: gradients of %s are not finite: %s", self._step, self._me, names)
+        self.stopwatch.switch(Kind.RECV_WAIT)
+        self._world = self._sum_world(norm_squared if finite else 0.0, nonfinite=not finite)
+
+    def _sum_world(self, norm_squared: float = 0.0, *, nonfinite: bool = False) -> World:
+        """Add up what every worker has; all of them get the same bits."""
+        context, side, totals = self._context, self._side, self._totals
+        attention = isinstance(side, AttentionSide)
+        speaks = context.worker == context.layout.workers[0]
+        share = Share(
+            counters=side.counters if attention else StepCounters.zero(context),
+            norm_squared=norm_squared,
+            nonfinite=nonfinite,
+            stop=self._stop_requested,
+            tokens=totals.tokens if speaks else 0,
+            valid_targets=totals.valid_targets if speaks else 0,
+        )
+        vector = share.encode(self._everyone.index(self._me), len(self._everyone))
+        total = reduce_to_all_small(self._channels[WORLD], self._me, self._everyone, vector)
+        return World.decode(total, self._everyone, context.config.model.experts)
+
+    def _update(self) -> None:
+        self.stopwatch.switch(Kind.OPTIMIZER)
+        world = self._world
+        assert world is not None
+        if not world.reason_to_skip():
+            train = self._context.config.train
+            norm = math.sqrt(world.norm_squared)
+            self.optimizer.step(
+                self.parameters.grads,
+                learning_rate(self._step, train),
+                clip_scale(norm, train.optimizer.clip_norm),
+            )
+        self.parameters.zero_grad()
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Largest memory so far: of the device on CUDA, else resident memory of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB

@@ -1,0 +1,84 @@
+"""What the world reduction carries: one vector of sums, from which every worker reads the same."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from disagmoe.runtime.counters import StepCounters
+
+_SCALARS = ("norm_squared", "stop", "tokens", "valid_targets", "loss", "balance", "z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one worker adds to the sums."""
+
+    counters: StepCounters
+    norm_squared: float = 0.0
+    """Of the gradients that this worker answers for; 0 when they are not finite."""
+    nonfinite: bool = False
+    stop: bool = False
+    tokens: int = 0
+    valid_targets: int = 0
+
+    def encode(self, rank: int, workers: int) -> torch.Tensor:
+        """Return the fp64 vector of the worker with world rank `rank`."""
+        flags = torch.zeros(workers, dtype=torch.float64)
+        flags[rank] = float(self.nonfinite)
+        counters = self.counters
+        scalars = [
+            self.norm_squared,
+            float(self.stop),
+            float(self.tokens),
+            float(self.valid_targets),
+            counters.loss.item(),
+            counters.balance.item(),
+            counters.z.item(),
+        ]
+        head = torch.tensor(scalars, dtype=torch.float64)
+        return torch.cat([head, flags, counters.choices_LE.flatten().cpu()])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Sums over all workers."""
+
+    norm_squared: float
+    stop: bool
+    tokens: int
+    valid_targets: int
+    loss: float
+    balance: float
+    z: float
+    nonfinite: tuple[str, ...]
+    """Workers whose gradients are not finite."""
+    choices_LE: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def decode(cls, total: torch.Tensor, workers: Sequence[str], experts: int) -> "World":
+        """Read the sum of all workers' vectors."""
+        scalars = dict(zip(_SCALARS, total[: len(_SCALARS)].tolist(), strict=True))
+        flags = total[len(_SCALARS) : len(_SCALARS) + len(workers)].tolist()
+        choices = total[len(_SCALARS) + len(workers) :].view(-1, experts).long().tolist()
+        return cls(
+            norm_squared=scalars["norm_squared"],
+            stop=scalars["stop"] > 0,
+            tokens=int(scalars["tokens"]),
+            valid_targets=int(scalars["valid_targets"]),
+            loss=scalars["loss"],
+            balance=scalars["balance"],
+            z=scalars["z"],
+            nonfinite=tuple(name for name, flag in zip(workers, flags, strict=True) if flag),
+            choices_LE=tuple(tuple(row) for row in choices),
+        )
+
+    def reason_to_skip(self) -> str:
+        """Why no worker may update its parameters, or an empty string."""
+        if self.nonfinite:
+            return f"gradients of {', '.join(self.nonfinite)} are not finite"
+        if self.loss != self.loss or self.loss in (float("inf"), float("-inf")):
+            return f"the loss is {self.loss}"
+        if self.valid_targets == 0:
+            return "no valid target in the whole batch"
+        return ""

@@ -1,0 +1,50 @@
+"""What a run config asks the compiler for; the command line and the runtime both come this way."""
+
+from dataclasses import dataclass
+
+from disagmoe.config.resolve import resolve
+from disagmoe.config.run import RunConfig
+from disagmoe.schedule.compile import Compiled, compile_programs
+from disagmoe.schedule.costs import OpCosts
+from disagmoe.schedule.ir import ProgramSpec
+from disagmoe.schedule.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRequest:
+    """Arguments of `compile_programs`."""
+
+    spec: ProgramSpec
+    schedule: str
+    in_flight: int
+
+    def compile(self, costs: OpCosts | None = None) -> Compiled:
+        """Compile and verify; without `costs` with the default proportions."""
+        return compile_programs(
+            self.spec, schedule=self.schedule, in_flight=self.in_flight, costs=costs
+        )
+
+
+def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
+    """Return what to compile for a step of `config`, or for the evaluation of one batch.
+
+    Raises:
+        ConfigError: `config` breaks a rule between settings.
+    """
+    loss = config.train.loss
+    # in_flight and residual do not depend on the device, so it is taken to be what is asked for
+    parallel = resolve(config, cuda=config.cluster.device == "cuda").parallel
+    layout = Layout(
+        layers=config.model.layers,
+        groups=parallel.groups,
+        attention_workers=parallel.attention_workers,
+        expert_workers=parallel.expert_workers,
+        direct_residual=parallel.residual == "direct",
+    )
+    spec = ProgramSpec(
+        layout=layout,
+        micro_batches=config.micro_batches,
+        training=training,
+        reduce_counts=training and loss.aux_coef > 0 and loss.aux_scope == "micro_batch",
+    )
+    return ProgramRequest(spec=spec, schedule=parallel.schedule, in_flight=parallel.in_flight)
