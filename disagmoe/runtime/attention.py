@@ -26,8 +26,8 @@ from disagmoe.runtime.side import Counts
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.wire import Incoming, Message, Outgoing
 from disagmoe.schedule.ir import Compute, Op, Slot, SlotKind, TransferKey
-from disagmoe.transport.collective import sum_in_rank_order
 from disagmoe.transport.base import TransportChannel
+from disagmoe.transport.collective import sum_in_rank_order
 
 
 @dataclass(frozen=True, slots=True)

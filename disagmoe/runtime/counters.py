@@ -21,9 +21,11 @@ class StepCounters:
     def zero(cls, context: Context) -> "StepCounters":
         """Nothing counted yet."""
         model, device = context.config.model, context.device
-        scalars = torch.zeros(3, dtype=torch.float64, device=device)
+        loss, balance, z = torch.zeros(3, dtype=torch.float64, device=device).unbind()
         return cls(
-            *scalars.unbind(),
+            loss,
+            balance,
+            z,
             torch.zeros(model.layers, model.experts, dtype=torch.float64, device=device),
         )
 

@@ -184,10 +184,10 @@ class WorkerRuntime:
     def _sum_world(self, norm_squared: float = 0.0, *, nonfinite: bool = False) -> World:
         """Add up what every worker has; all of them get the same bits."""
         context, side, totals = self._context, self._side, self._totals
-        attention = isinstance(side, AttentionSide)
+        counters = side.counters if isinstance(side, AttentionSide) else StepCounters.zero(context)
         speaks = context.worker == context.layout.workers[0]
         share = Share(
-            counters=side.counters if attention else StepCounters.zero(context),
+            counters=counters,
             norm_squared=norm_squared,
             nonfinite=nonfinite,
             stop=self._stop_requested,

@@ -49,7 +49,7 @@ class ThreadedRun:
         def guarded(worker: Worker, runtime: WorkerRuntime) -> T | None:
             try:
                 return action(runtime)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - raised by `each` in the caller's thread
                 with lock:
                     first.append(error)
                 self.hub.fail(str(worker), str(error))

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from disagmoe.config.parallel import micro_batches
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
-from disagmoe.schedule.compile import Compiled, compile_programs
+from disagmoe.schedule.compile import Compiled, build_programs, compile_programs
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.ir import ProgramSpec
 from disagmoe.schedule.layout import Layout
@@ -18,6 +19,12 @@ class ProgramRequest:
     schedule: str
     in_flight: int
 
+    def build(self, costs: OpCosts | None = None) -> Compiled:
+        """Compile without the proof; see `build_programs`."""
+        return build_programs(
+            self.spec, schedule=self.schedule, in_flight=self.in_flight, costs=costs
+        )
+
     def compile(self, costs: OpCosts | None = None) -> Compiled:
         """Compile and verify; without `costs` with the default proportions."""
         return compile_programs(
@@ -26,7 +33,8 @@ class ProgramRequest:
 
 
 def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
-    """Return what to compile for a step of `config`, or for the evaluation of one batch.
+    """Return what to compile for a step of `config`, or for its evaluation of all held-out
+    sequences.
 
     Raises:
         ConfigError: `config` breaks a rule between settings.
@@ -41,10 +49,23 @@ def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
         expert_workers=parallel.expert_workers,
         direct_residual=parallel.residual == "direct",
     )
+    held_out = micro_batches(config.train.eval.sequences, parallel.micro_batch_size)
+    count = config.micro_batches if training else held_out
     spec = ProgramSpec(
         layout=layout,
-        micro_batches=config.micro_batches,
+        micro_batches=count,
         training=training,
         reduce_counts=training and loss.aux_coef > 0 and loss.aux_scope == "micro_batch",
     )
-    return ProgramRequest(spec=spec, schedule=parallel.schedule, in_flight=parallel.in_flight)
+    in_flight = min(parallel.in_flight, count)
+    return ProgramRequest(spec=spec, schedule=parallel.schedule, in_flight=in_flight)
+
+
+def compile_for(
+    config: RunConfig, costs: OpCosts | None = None
+) -> tuple[Compiled, Compiled | None]:
+    """Compile the training programs of `config`, and those of its evaluation if it has one."""
+    train = programs_for(config).compile(costs)
+    if config.train.eval.every == 0:
+        return train, None
+    return train, programs_for(config, training=False).compile(costs)
