@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from disagmoe import __version__
-from disagmoe.cli import config
+from disagmoe.cli import config, schedule
 from disagmoe.errors import ConfigError, DataError, DisagMoEError, PlacementError
 
 FAILED, BAD_USAGE, NOT_PLACED = 1, 2, 3
@@ -19,6 +19,7 @@ app = typer.Typer(
     help="Train mixture-of-experts models with attention and experts on disjoint workers.",
 )
 app.add_typer(config.app, name="config")
+app.add_typer(schedule.app, name="schedule")
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
 """How long each op and transfer takes, as the builders see it."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 
+from disagmoe.errors import ScheduleError
 from disagmoe.schedule.ir import Op, SlotKind
 
 
@@ -11,6 +13,9 @@ class OpCosts:
 
     The defaults are proportions, not measurements: a backward costs two forwards and a transfer
     half a forward.
+
+    Raises:
+        ScheduleError: for a cost that is negative or not finite.
     """
 
     embed: float = 0.05
@@ -27,6 +32,12 @@ class OpCosts:
     doutputs: float = 0.5
     drows: float = 0.5
     dresidual: float = 0.25
+
+    def __post_init__(self) -> None:
+        for cost in fields(self):
+            value = getattr(self, cost.name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ScheduleError(f"cost of {cost.name} is {value}; use a finite number >= 0")
 
     def compute(self, op: Op) -> float:
         """Duration of a compute op; `reduce_counts` is a message of a few bytes and counts 0."""

@@ -41,6 +41,11 @@ COMPUTE_OPS = LAYER_OPS | EDGE_OPS
 TRANSFER_OPS = frozenset({Op.SEND_COUNTS, Op.RECV_COUNTS, Op.POST_SEND, Op.POST_RECV, Op.WAIT})
 STEP_OPS = (Op.REDUCE_GRADS, Op.REDUCE_WORLD, Op.UPDATE)
 BACKWARD_OPS = frozenset({Op.HEAD, Op.EXPERTS_BWD, Op.ATTN_BWD, Op.EMBED_BWD})
+SUMMING_OPS = BACKWARD_OPS | {Op.HEAD_EVAL}
+"""Ops that add to a gradient or to the loss; each meets the micro-batches in ascending order, since
+a sum of floats depends on its order."""
+POST_OPS = frozenset({Op.POST_SEND, Op.POST_RECV})
+COUNT_OPS = frozenset({Op.SEND_COUNTS, Op.RECV_COUNTS})
 
 
 class SlotKind(StrEnum):
@@ -185,11 +190,17 @@ class ProgramSpec:
     micro_batches: int
     training: bool = True
     reduce_counts: bool = False
-    """Whether expert counts are summed over an attention group (aux loss of a micro-batch)."""
+    """Whether expert counts are summed over an attention group (aux loss of a micro-batch); an
+    evaluation has no aux loss and sums none."""
 
     def __post_init__(self) -> None:
         if self.micro_batches < 1:
             raise ScheduleError(f"{self.micro_batches} micro-batches; use 1 or more")
+
+    @property
+    def sums_counts(self) -> bool:
+        """Whether the programs hold `reduce_counts`."""
+        return self.reduce_counts and self.training
 
     def sends_counts(self, channel: Channel) -> bool:
         """Whether the receiver must be told the row counts of `channel` beforehand.
@@ -243,7 +254,7 @@ def effects(instruction: Instruction, group: Group, spec: ProgramSpec) -> Effect
     """
     match instruction:
         case Compute():
-            return _compute_effects(instruction, group, spec)
+            return _compute_effects(instruction, spec)
         case Transfer(op=op, channel=channel):
             slot = instruction.key.slot
             if channel.source == group:
@@ -253,44 +264,55 @@ def effects(instruction: Instruction, group: Group, spec: ProgramSpec) -> Effect
             return Effects()
 
 
-def _compute_effects(compute: Compute, group: Group, spec: ProgramSpec) -> Effects:
-    mb = compute.mb
-    last = spec.layout.layers - 1
-    layer = last + 1 if compute.layer is None else compute.layer
+def _compute_effects(compute: Compute, spec: ProgramSpec) -> Effects:
+    layer = spec.layout.layers if compute.layer is None else compute.layer
+    if compute.op in BACKWARD_OPS:
+        return _backward_effects(compute.op, layer, compute.mb, spec)
+    return _forward_effects(compute.op, layer, compute.mb, spec)
 
-    def slot(kind: SlotKind, at: int) -> Slot:
-        return Slot(kind, at, mb)
 
-    saved = (slot(SlotKind.SAVED, layer),) if spec.training else ()
-    match compute.op:
+def _forward_effects(op: Op, layer: int, mb: int, spec: ProgramSpec) -> Effects:
+    saved = _saved(layer, mb, spec)
+    match op:
         case Op.EMBED:
-            return Effects(writes=(slot(SlotKind.HIDDEN, 0),))
+            return Effects(writes=(Slot(SlotKind.HIDDEN, 0, mb),))
         case Op.ATTN_FWD:
-            writes = (slot(SlotKind.ROWS, layer), slot(SlotKind.RESIDUAL, layer), *saved)
-            if layer == 0:
-                return Effects((slot(SlotKind.HIDDEN, 0),), writes)
-            return Effects(_inputs(layer, mb), writes)
+            hidden = (Slot(SlotKind.HIDDEN, 0, mb),)
+            rows = (Slot(SlotKind.ROWS, layer, mb), Slot(SlotKind.RESIDUAL, layer, mb))
+            return Effects(_inputs(layer, mb) if layer else hidden, (*rows, *saved))
         case Op.EXPERTS_FWD:
-            return Effects((slot(SlotKind.ROWS, layer),), (slot(SlotKind.OUTPUTS, layer), *saved))
-        case Op.HEAD:
-            return Effects(_inputs(layer, mb), _input_grads(layer, mb))
+            outputs = Slot(SlotKind.OUTPUTS, layer, mb)
+            return Effects((Slot(SlotKind.ROWS, layer, mb),), (outputs, *saved))
         case Op.HEAD_EVAL:
             return Effects(_inputs(layer, mb))
-        case Op.EXPERTS_BWD:
-            return Effects((slot(SlotKind.DOUTPUTS, layer), *saved), (slot(SlotKind.DROWS, layer),))
-        case Op.ATTN_BWD:
-            reads = (slot(SlotKind.DROWS, layer), slot(SlotKind.DRESIDUAL, layer), *saved)
-            if spec.reduce_counts:
-                reads = (*reads, slot(SlotKind.COUNTS, layer))
-            if layer == 0:
-                return Effects(reads, (slot(SlotKind.DHIDDEN, 0),))
-            return Effects(reads, _input_grads(layer, mb))
-        case Op.EMBED_BWD:
-            return Effects((slot(SlotKind.DHIDDEN, 0),))
         case Op.REDUCE_COUNTS:
-            return Effects(saved, (slot(SlotKind.COUNTS, layer),))
+            return Effects(saved, (Slot(SlotKind.COUNTS, layer, mb),))
         case _:
-            raise AssertionError(compute.op)
+            raise AssertionError(op)
+
+
+def _backward_effects(op: Op, layer: int, mb: int, spec: ProgramSpec) -> Effects:
+    saved = _saved(layer, mb, spec)
+    hidden = (Slot(SlotKind.DHIDDEN, 0, mb),)
+    match op:
+        case Op.HEAD:
+            return Effects(_inputs(layer, mb), _input_grads(layer, mb))
+        case Op.EXPERTS_BWD:
+            rows = Slot(SlotKind.DROWS, layer, mb)
+            return Effects((Slot(SlotKind.DOUTPUTS, layer, mb), *saved), (rows,))
+        case Op.ATTN_BWD:
+            counts = (Slot(SlotKind.COUNTS, layer, mb),) if spec.sums_counts else ()
+            grads = (Slot(SlotKind.DROWS, layer, mb), Slot(SlotKind.DRESIDUAL, layer, mb))
+            return Effects((*grads, *saved, *counts), _input_grads(layer, mb) if layer else hidden)
+        case Op.EMBED_BWD:
+            return Effects(hidden)
+        case _:
+            raise AssertionError(op)
+
+
+def _saved(layer: int, mb: int, spec: ProgramSpec) -> tuple[Slot, ...]:
+    """What a forward keeps for its backward."""
+    return (Slot(SlotKind.SAVED, layer, mb),) if spec.training else ()
 
 
 def _inputs(layer: int, mb: int) -> tuple[Slot, ...]:

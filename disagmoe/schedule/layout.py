@@ -1,10 +1,14 @@
 """Workers, groups and channels of the ring: who owns what, and who talks to whom."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from disagmoe.errors import ScheduleError
+
+_NUMBER = re.compile("0|[1-9][0-9]*")  # one spelling each, so that writing and reading are inverses
+_GROUP = re.compile(f"([AF])({_NUMBER.pattern})")
 
 
 class Side(StrEnum):
@@ -34,9 +38,10 @@ class Group:
     @classmethod
     def parse(cls, text: str) -> "Group":
         """Read `A0`; raises ScheduleError for anything else."""
-        if len(text) < 2 or text[0] not in ("A", "F") or not text[1:].isdecimal():
+        match = _GROUP.fullmatch(text)
+        if match is None:
             raise ScheduleError(f"{text!r} is no group; expected A or F and a number, as in A0")
-        return cls(Side(text[0]), int(text[1:]))
+        return cls(Side(match[1]), int(match[2]))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,7 +58,7 @@ class Worker:
     def parse(cls, text: str) -> "Worker":
         """Read `A0.1`; raises ScheduleError for anything else."""
         group, dot, rank = text.partition(".")
-        if not dot or not rank.isdecimal():
+        if not dot or not _NUMBER.fullmatch(rank):
             raise ScheduleError(f"{text!r} is no worker; expected group, dot, rank, as in A0.1")
         return cls(Group.parse(group), int(rank))
 
@@ -94,6 +99,9 @@ class Layout:
             raise ScheduleError(
                 f"{self.groups} groups for {self.layers} layers; use 1 to {self.layers} groups"
             )
+        for name in ("attention_workers", "expert_workers"):
+            if getattr(self, name) < 1:
+                raise ScheduleError(f"{getattr(self, name)} {name}; use 1 or more")
         if self.direct_residual != (self.groups > 1):
             raise ScheduleError("the residual is local for one group and direct for more")
 

@@ -37,6 +37,7 @@ _HEADER = (
     "training",
     "reduce_counts",
 )
+_FLAGS = ("training", "reduce_counts")
 
 
 def write_program(program: Program, spec: ProgramSpec) -> str:
@@ -69,19 +70,35 @@ def read_program(text: str) -> tuple[Program, ProgramSpec]:
         found, _, value = line.partition(" ")
         if found != key or not value:
             raise ScheduleError(f"line {number}: expected '{key} VALUE', found {line!r}")
-        if key != "group" and not value.isdecimal():
-            raise ScheduleError(f"line {number}: {key} must be a number, found {value!r}")
-        header[key] = value
-    group = Group.parse(header.pop("group"))
-    spec = _spec({key: int(value) for key, value in header.items()})
-    start = len(_HEADER) + 2
+        header[key] = _header_value(key, value, number)
+    blank = len(_HEADER) + 2
+    if lines[blank - 1 : blank] != [""]:
+        raise ScheduleError(f"line {blank}: expected an empty line after the header")
+    try:
+        spec = _spec({key: int(value) for key, value in header.items() if key != "group"})
+    except ScheduleError as error:
+        raise ScheduleError(f"header: {error}") from None
     instructions = []
-    for number, line in enumerate(lines[start:], start=start + 1):
+    for number, line in enumerate(lines[blank:], start=blank + 1):
         try:
             instructions.append(parse_instruction(line))
         except ScheduleError as error:
             raise ScheduleError(f"line {number}: {error}") from None
-    return Program(group, tuple(instructions)), spec
+    return Program(Group.parse(header["group"]), tuple(instructions)), spec
+
+
+def _header_value(key: str, value: str, number: int) -> str:
+    """Return `value` when it is legal for `key` on line `number`; raises ScheduleError."""
+    if key == "group":
+        try:
+            Group.parse(value)
+        except ScheduleError as error:
+            raise ScheduleError(f"line {number}: {error}") from None
+    elif key in _FLAGS and value not in ("0", "1"):
+        raise ScheduleError(f"line {number}: {key} must be 0 or 1, found {value!r}")
+    elif not (value.isascii() and value.isdecimal()):
+        raise ScheduleError(f"line {number}: {key} must be a number, found {value!r}")
+    return value
 
 
 def _spec(values: dict[str, int]) -> ProgramSpec:
@@ -125,12 +142,19 @@ _OPS = {str(op): op for op in Op}
 
 
 def parse_instruction(line: str) -> Instruction:
-    """Read one instruction; the inverse of `str`. Raises ScheduleError."""
+    """Read one instruction; the exact inverse of `str`. Raises ScheduleError."""
+    instruction = _parse(line)
+    if instruction is None or str(instruction) != line:
+        raise ScheduleError(f"cannot read {line!r}")
+    return instruction
+
+
+def _parse(line: str) -> Instruction | None:
     word = line.split(" ", 1)[0]
     op = _OPS.get(word)
     if op is None:
         raise ScheduleError(f"unknown instruction {word!r}; known: {', '.join(_OPS)}")
-    if op in STEP_OPS and line == str(op):
+    if op in STEP_OPS:
         return StepEnd(op)
     if op in COMPUTE_OPS and (match := _COMPUTE.fullmatch(line)):
         layer = match[2]
@@ -139,4 +163,4 @@ def parse_instruction(line: str) -> Instruction:
         return Transfer(op, Channel.parse(match[2]), int(match[3]), int(match[4]))
     if op is Op.FREE and (match := _FREE.fullmatch(line)) and match[1] in set(SlotKind):
         return Free(Slot(SlotKind(match[1]), int(match[2]), int(match[3])))
-    raise ScheduleError(f"cannot read {line!r}")
+    return None

@@ -6,13 +6,14 @@ Whenever a group is idle it starts the ready op that the policy ranks first.
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from disagmoe.errors import ScheduleError
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.ir import (
-    BACKWARD_OPS,
+    SUMMING_OPS,
     Compute,
     Op,
     ProgramSpec,
@@ -20,7 +21,7 @@ from disagmoe.schedule.ir import (
     owner,
     payload,
 )
-from disagmoe.schedule.layout import Channel, Group
+from disagmoe.schedule.layout import Group
 
 Policy = Callable[[Compute], tuple[int, ...]]
 """Rank of a ready op; the smallest goes first."""
@@ -64,12 +65,20 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
+class Send:
+    """A transfer, and the op at its other end that reads what it carries."""
+
+    key: TransferKey
+    reader: Compute
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """An op of a micro-batch's chain, and the transfers that carry its results onward."""
+    """An op of a micro-batch's chain, and the transfers that carry its results onward. The next op
+    of the chain runs on the same group when there are none."""
 
     compute: Compute
-    sends: tuple[Channel, ...]
-    layer_sent: int
+    sends: tuple[Send, ...] = ()
 
 
 def chain(spec: ProgramSpec, mb: int) -> tuple[Step, ...]:
@@ -79,31 +88,38 @@ def chain(spec: ProgramSpec, mb: int) -> tuple[Step, ...]:
 
 def _chain(spec: ProgramSpec, mb: int) -> Iterator[Step]:
     layout = spec.layout
-    direct = layout.direct_residual
-    last = layout.layers - 1
-    yield Step(Compute(Op.EMBED, None, mb), (), 0)
-    for layer in range(layout.layers):
-        channels: tuple[Channel, ...] = (layout.dispatch(layer),)
-        if direct:
-            channels = (*channels, layout.residual(layer))
-        yield Step(Compute(Op.ATTN_FWD, layer, mb), channels, layer)
-        yield Step(Compute(Op.EXPERTS_FWD, layer, mb), (layout.combine(layer),), layer)
+    layers = layout.layers
+    head = Compute(Op.HEAD if spec.training else Op.HEAD_EVAL, None, mb)
+    yield Step(Compute(Op.EMBED, None, mb))
+    for layer in range(layers):
+        experts = Compute(Op.EXPERTS_FWD, layer, mb)
+        following = Compute(Op.ATTN_FWD, layer + 1, mb) if layer + 1 < layers else head
+        sends = [Send(TransferKey(layout.dispatch(layer), layer, mb), experts)]
+        if layout.direct_residual:
+            sends.append(Send(TransferKey(layout.residual(layer), layer, mb), following))
+        yield Step(Compute(Op.ATTN_FWD, layer, mb), tuple(sends))
+        yield Step(experts, (Send(TransferKey(layout.combine(layer), layer, mb), following),))
     if not spec.training:
-        yield Step(Compute(Op.HEAD_EVAL, None, mb), (), last)
+        yield Step(head)
         return
-    yield Step(Compute(Op.HEAD, None, mb), _grad_channels(spec, last), last)
-    for layer in reversed(range(layout.layers)):
-        yield Step(Compute(Op.EXPERTS_BWD, layer, mb), (layout.dispatch_grad(layer),), layer)
-        channels = _grad_channels(spec, layer - 1) if layer else ()
-        yield Step(Compute(Op.ATTN_BWD, layer, mb), channels, layer - 1)
-    yield Step(Compute(Op.EMBED_BWD, None, mb), (), 0)
+    yield Step(head, _gradients(spec, layers - 1, mb))
+    for layer in reversed(range(layers)):
+        attention = Compute(Op.ATTN_BWD, layer, mb)
+        rows = Send(TransferKey(layout.dispatch_grad(layer), layer, mb), attention)
+        yield Step(Compute(Op.EXPERTS_BWD, layer, mb), (rows,))
+        yield Step(attention, _gradients(spec, layer - 1, mb) if layer else ())
+    yield Step(Compute(Op.EMBED_BWD, None, mb))
 
 
-def _grad_channels(spec: ProgramSpec, layer: int) -> tuple[Channel, ...]:
+def _gradients(spec: ProgramSpec, layer: int, mb: int) -> tuple[Send, ...]:
+    """What the head or the attention after `layer` sends back into it."""
     layout = spec.layout
-    if layout.direct_residual:
-        return (layout.combine_grad(layer), layout.residual_grad(layer))
-    return (layout.combine_grad(layer),)
+    outputs = TransferKey(layout.combine_grad(layer), layer, mb)
+    sends = (Send(outputs, Compute(Op.EXPERTS_BWD, layer, mb)),)
+    if not layout.direct_residual:
+        return sends
+    residual = TransferKey(layout.residual_grad(layer), layer, mb)
+    return (*sends, Send(residual, Compute(Op.ATTN_BWD, layer, mb)))
 
 
 def simulate(spec: ProgramSpec, costs: OpCosts, policy: Policy, in_flight: int) -> Timeline:
@@ -121,7 +137,10 @@ class _Simulation:
         self._costs = costs
         self._policy = policy
         groups = spec.layout.all_groups
-        self._ready: dict[Group, list[tuple[tuple[int, ...], Compute]]] = {g: [] for g in groups}
+        # (policy's rank, sequence, op): the sequence decides between equal ranks
+        self._ready: dict[Group, list[tuple[tuple[int, ...], int, Compute]]] = {
+            group: [] for group in groups
+        }
         self._idle_at = dict.fromkeys(groups, 0.0)
         self._out_free = dict.fromkeys(groups, 0.0)
         self._in_free = dict.fromkeys(groups, 0.0)
@@ -132,22 +151,26 @@ class _Simulation:
         self._events: list[tuple[float, int, bool, Compute]] = []
         self._sequence = 0
         self._admitted = 0
-        chains = [chain(spec, mb) for mb in range(spec.micro_batches)]
-        self._first = [steps[0].compute for steps in chains]
         self._steps: dict[Compute, Step] = {}
         self._following: dict[Compute, Compute] = {}
-        self._missing: dict[Compute, int] = {}
-        for steps in chains:
-            sends = 1  # the first op waits for its admission
-            for step in steps:
-                self._steps[step.compute] = step
-                # a backward also waits for the same op of the micro-batch before it, so that
-                # gradients accumulate in ascending order
-                after = step.compute.op in BACKWARD_OPS and step.compute.mb > 0
-                self._missing[step.compute] = max(1, sends) + after
-                sends = len(step.sends)
-            for step, following in itertools.pairwise(steps):
+        self._missing: Counter[Compute] = Counter()
+        self._first: list[Compute] = []
+        for mb in range(spec.micro_batches):
+            self._add_chain(chain(spec, mb))
+
+    def _add_chain(self, steps: tuple[Step, ...]) -> None:
+        self._first.append(steps[0].compute)
+        self._missing[steps[0].compute] = 1  # its admission
+        for step in steps:
+            self._steps[step.compute] = step
+            for send in step.sends:
+                self._missing[send.reader] += 1
+            if step.compute.op in SUMMING_OPS and step.compute.mb > 0:
+                self._missing[step.compute] += 1  # the same op of the micro-batch before it
+        for step, following in itertools.pairwise(steps):
+            if not step.sends:
                 self._following[step.compute] = following.compute
+                self._missing[following.compute] += 1
 
     def run(self, in_flight: int) -> Timeline:
         for _ in range(in_flight):
@@ -175,7 +198,8 @@ class _Simulation:
         self._missing[compute] -= 1
         if self._missing[compute] == 0:
             group = owner(compute, self._spec.layout)
-            heapq.heappush(self._ready[group], (self._policy(compute), compute))
+            self._sequence += 1
+            heapq.heappush(self._ready[group], (self._policy(compute), self._sequence, compute))
 
     def _at(self, time: float, *, ends: bool, compute: Compute) -> None:
         self._sequence += 1
@@ -184,23 +208,21 @@ class _Simulation:
     def _start_idle_groups(self) -> None:
         for group, ready in self._ready.items():
             if ready and self._idle_at[group] <= self._now:
-                _, compute = heapq.heappop(ready)
+                _, _, compute = heapq.heappop(ready)
                 end = self._now + self._costs.compute(compute.op)
                 self._idle_at[group] = end
                 self._spans.append(Span(compute, group, self._now, end))
                 self._at(end, ends=True, compute=compute)
 
     def _finish(self, compute: Compute) -> None:
-        step, following = self._steps[compute], self._following.get(compute)
-        if following is None:
-            self._admit()
+        step = self._steps[compute]
+        for send in step.sends:
+            self._at(self._send(send.key), ends=False, compute=send.reader)
+        if not step.sends and compute in self._following:
+            self._satisfy(self._following[compute])
         elif not step.sends:
-            self._satisfy(following)
-        else:
-            for channel in step.sends:
-                arrival = self._send(TransferKey(channel, step.layer_sent, compute.mb))
-                self._at(arrival, ends=False, compute=following)
-        if compute.op in BACKWARD_OPS and compute.mb + 1 < self._spec.micro_batches:
+            self._admit()
+        if compute.op in SUMMING_OPS and compute.mb + 1 < self._spec.micro_batches:
             self._satisfy(Compute(compute.op, compute.layer, compute.mb + 1))
 
     def _send(self, key: TransferKey) -> float:

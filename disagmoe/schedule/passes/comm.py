@@ -1,8 +1,9 @@
 """Adds transfers to the compute order: posts in one global order, waits as late as they may be."""
 
+from collections import deque
 from dataclasses import dataclass
 
-from disagmoe.schedule.ir import Compute, Instruction, Op, ProgramSpec, Transfer, effects
+from disagmoe.schedule.ir import Compute, Instruction, Op, ProgramSpec, Slot, Transfer, effects
 from disagmoe.schedule.layout import Group
 from disagmoe.schedule.timeline import Hop, Timeline
 
@@ -22,18 +23,21 @@ def add_transfers(timeline: Timeline, group: Group, spec: ProgramSpec) -> list[I
     reader, a send at the first boundary after its planned arrival.
     """
     spans = [span for span in timeline.spans if span.group == group]
-    posts = [
+    posts = deque(
         _Post(hop, hop.key.channel.source == group)
         for hop in timeline.hops
         if group in (hop.key.channel.source, hop.key.channel.target)
-    ]
+    )
+    written: set[Slot] = set()
     sent: list[Hop] = []
     received: list[Hop] = []
     out: list[Instruction] = []
 
     def post_until(time: float) -> None:
         while posts and posts[0].hop.ready <= time:
-            post = posts.pop(0)
+            if posts[0].sends and posts[0].hop.key.slot not in written:
+                return  # its producer takes no time, and starts just now
+            post = posts.popleft()
             out.extend(_post(post, spec))
             (sent if post.sends else received).append(post.hop)
 
@@ -42,12 +46,13 @@ def add_transfers(timeline: Timeline, group: Group, spec: ProgramSpec) -> list[I
         for hop in [hop for hop in sent if hop.end <= span.start]:
             out.append(_wait(hop))
             sent.remove(hop)
-        reads = set(effects(span.compute, group, spec).reads)
-        for hop in [hop for hop in received if hop.key.slot in reads]:
+        touched = effects(span.compute, group, spec)
+        for hop in [hop for hop in received if hop.key.slot in touched.reads]:
             out.append(_wait(hop))
             received.remove(hop)
         out.append(span.compute)
-        if spec.reduce_counts and span.compute.op is Op.ATTN_FWD:
+        written.update(touched.writes)
+        if spec.sums_counts and span.compute.op is Op.ATTN_FWD:
             out.append(Compute(Op.REDUCE_COUNTS, span.compute.layer, span.compute.mb))
         # a send whose producer just ended goes at once, before the next op is looked at
         post_until(span.end)
@@ -59,9 +64,10 @@ def add_transfers(timeline: Timeline, group: Group, spec: ProgramSpec) -> list[I
 
 def _post(post: _Post, spec: ProgramSpec) -> list[Instruction]:
     key = post.hop.key
-    ops = (Op.SEND_COUNTS, Op.POST_SEND) if post.sends else (Op.RECV_COUNTS, Op.POST_RECV)
-    if not spec.sends_counts(key.channel):
-        ops = ops[1:]
+    counts, payload = (
+        (Op.SEND_COUNTS, Op.POST_SEND) if post.sends else (Op.RECV_COUNTS, Op.POST_RECV)
+    )
+    ops = (counts, payload) if spec.sends_counts(key.channel) else (payload,)
     return [Transfer(op, key.channel, key.layer, key.mb) for op in ops]
 
 

@@ -1,6 +1,8 @@
 """Adds a `free` after the last use of every slot."""
 
-from disagmoe.schedule.ir import Free, Instruction, ProgramSpec, Slot, effects
+from collections.abc import Sequence
+
+from disagmoe.schedule.ir import Free, Instruction, Op, ProgramSpec, Slot, Transfer, effects
 from disagmoe.schedule.layout import Group
 
 
@@ -23,17 +25,16 @@ def add_frees(
     return out
 
 
-def peak_slots(instructions: list[Instruction], group: Group, spec: ProgramSpec) -> int:
-    """Largest number of slots alive at once."""
-    alive = peak = 0
-    seen: set[Slot] = set()
+def peak_slots(instructions: Sequence[Instruction], group: Group, spec: ProgramSpec) -> int:
+    """Largest number of slots that hold memory at once; a received one does from its post on."""
+    alive: set[Slot] = set()
+    peak = 0
     for instruction in instructions:
         if isinstance(instruction, Free):
-            alive -= 1
-            continue
-        for slot in effects(instruction, group, spec).writes:
-            if slot not in seen:
-                seen.add(slot)
-                alive += 1
-        peak = max(peak, alive)
+            alive.discard(instruction.slot)
+        elif isinstance(instruction, Transfer) and instruction.op is Op.POST_RECV:
+            alive.add(instruction.key.slot)
+        else:
+            alive.update(effects(instruction, group, spec).writes)
+        peak = max(peak, len(alive))
     return peak
