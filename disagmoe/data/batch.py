@@ -1,72 +1,84 @@
-"""Batches, and how one is cut into micro-batches and into the parts of attention workers.
+"""A batch, its targets, and how it is cut into micro-batches and workers' parts.
 
-Letters: B sequences, S positions.
+Shape suffixes: B sequences of a batch, S tokens that are predicted per sequence.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 IGNORED = -100
-"""Target of a position that is not learned from."""
+"""Target that no loss is computed for; the value that torch's cross_entropy ignores by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Input tokens and, at each position, the token to predict (or IGNORED); int64."""
+    """Input tokens and, at each position, the token that follows."""
 
     tokens_BS: torch.Tensor
+    """Token ids, int64."""
     targets_BS: torch.Tensor
+    """Next tokens, int64; -100 is ignored."""
+
+    def __post_init__(self) -> None:
+        for name, tensor in (("tokens", self.tokens_BS), ("targets", self.targets_BS)):
+            if tensor.dtype is not torch.int64 or tensor.dim() != 2:
+                raise ValueError(
+                    f"{name} are {tensor.dtype} with shape {tuple(tensor.shape)}; expected int64 "
+                    "and two dimensions, sequences and positions"
+                )
+        if self.tokens_BS.shape != self.targets_BS.shape:
+            shapes = f"{tuple(self.tokens_BS.shape)} and {tuple(self.targets_BS.shape)}"
+            raise ValueError(f"tokens and targets have shapes {shapes}; expected equal ones")
+
+    @property
+    def sequences(self) -> int:
+        """Number of sequences, B."""
+        return int(self.tokens_BS.shape[0])
 
     def rows(self, start: int, stop: int) -> "Batch":
-        """Return sequences `start` to `stop` as views."""
+        """Sequences [start, stop), as views."""
         return Batch(self.tokens_BS[start:stop], self.targets_BS[start:stop])
 
 
-class BatchSource(Protocol):
-    """Data of a run by step number; random access, so that a resume is exact."""
+def next_token_batch(rows: torch.Tensor, ignored: torch.Tensor | None = None) -> Batch:
+    """Batch of S predictions from rows of S + 1 tokens: [B, S + 1] int64.
 
-    def step(self, step: int) -> Batch:
-        """Return the global batch of optimizer step `step`, counted from 0."""
-
-    def held_out(self) -> Batch:
-        """Return all held-out sequences."""
-
-
-@dataclass(frozen=True, slots=True)
-class FixedSource:
-    """Batches from memory, in a cycle; for tests and for `disagmoe invariance`."""
-
-    batches: Sequence[Batch]
-    evaluation: Batch | None = None
-
-    def step(self, step: int) -> Batch:
-        """Return batch `step`, from the start again after the last one."""
-        return self.batches[step % len(self.batches)]
-
-    def held_out(self) -> Batch:
-        """Return the evaluation batch. Raises ValueError where there is none."""
-        if self.evaluation is None:
-            raise ValueError("this source has no held-out sequences")
-        return self.evaluation
+    `ignored` marks tokens of `rows` that are not to be learned, for example those of a prompt: the
+    prediction of a marked token is ignored, not the prediction that is made at it.
+    """
+    targets = rows[:, 1:]
+    if ignored is not None:
+        targets = targets.masked_fill(ignored[:, 1:], IGNORED)
+    return Batch(rows[:, :-1].contiguous(), targets.contiguous())
 
 
-def count_valid(targets_BS: torch.Tensor) -> int:
-    """Return the number of targets that are not IGNORED."""
-    return int((targets_BS != IGNORED).sum())
+def count_valid(targets: torch.Tensor) -> int:
+    """Number of targets that are not ignored."""
+    return int((targets != IGNORED).sum())
 
 
-def micro_batches(batch: Batch, size: int) -> list[Batch]:
-    """Cut `batch` into micro-batches of `size` sequences; the last one may be smaller."""
-    sequences = len(batch.tokens_BS)
-    return [batch.rows(start, min(start + size, sequences)) for start in range(0, sequences, size)]
+def micro_batch_bounds(sequences: int, micro_batch_size: int) -> list[tuple[int, int]]:
+    """[start, stop) of each micro-batch; the last one is smaller when the size does not divide."""
+    starts = range(0, sequences, micro_batch_size)
+    return [(start, min(start + micro_batch_size, sequences)) for start in starts]
 
 
-def worker_part(micro_batch: Batch, workers: int, rank: int) -> Batch:
-    """Return the sequences of attention worker `rank` of `workers`: contiguous, the larger shares
-    first; empty when there are fewer sequences than workers."""
-    share, larger = divmod(len(micro_batch.tokens_BS), workers)
-    start = rank * share + min(rank, larger)
-    return micro_batch.rows(start, start + share + (rank < larger))
+def part_bounds(sequences: int, rank: int, workers: int) -> tuple[int, int]:
+    """[start, stop) of worker `rank`'s part: contiguous, sizes differ by at most one, may be empty.
+
+    The first workers have the larger parts.
+    """
+    size, larger = divmod(sequences, workers)
+    start = rank * size + min(rank, larger)
+    return start, start + size + (rank < larger)
+
+
+def split_micro_batches(batch: Batch, micro_batch_size: int) -> list[Batch]:
+    """The micro-batches of a step's batch, in order."""
+    return [batch.rows(*bounds) for bounds in micro_batch_bounds(batch.sequences, micro_batch_size)]
+
+
+def worker_part(micro_batch: Batch, rank: int, workers: int) -> Batch:
+    """The part of one micro-batch that attention worker `rank` of `workers` handles."""
+    return micro_batch.rows(*part_bounds(micro_batch.sequences, rank, workers))

@@ -1,5 +1,6 @@
 """`disagmoe data prepare`: plan, make the tokenizer, write shards on all cores, publish."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -119,6 +120,8 @@ class _ShardWriter:
     """Lives in a process of the pool and writes one shard after the other."""
 
     def __init__(self, json: bytes, kind: TokenizerKind, eod_token: str) -> None:
+        # The pool has one process per core; threads of the library would only compete with them.
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
         self._tokenizer = DocumentTokenizer.load(json, kind=kind, eod_token=eod_token)
 
     def __call__(self, job: ShardJob) -> tuple[int, ShardResult]:
