@@ -7,6 +7,7 @@ that is meant to have everything cannot pass by skipping.
 import importlib.util
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 
@@ -30,7 +31,11 @@ def _no_network_tools() -> str | None:
     if os.geteuid() != 0:
         return "network namespaces need root"
     absent = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
-    return f"{' and '.join(absent)} not found (apt-get install iproute2)" if absent else None
+    if absent:
+        return f"{' and '.join(absent)} not found (apt-get install iproute2)"
+    if subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True).returncode:
+        return "this machine forbids network namespaces"
+    return None
 
 
 def _no_prometheus() -> str | None:
@@ -65,15 +70,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def ray_tmpdir() -> Iterator[str]:
-    """A directory for Ray alone; short, because its socket paths may have 107 bytes at most."""
+    """A directory for the Ray of these tests alone, so that two test runs do not meet.
+
+    It is short, because the path of a Unix socket in it may have 107 bytes at most.
+    """
     path = tempfile.mkdtemp(prefix="dm", dir="/tmp")
-    yield path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", path)
+        yield path
     shutil.rmtree(path, ignore_errors=True)
-
-
-@pytest.fixture(autouse=True)
-def _private_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.node.get_closest_marker("ray") is not None:
-        monkeypatch.setenv("RAY_TMPDIR", request.getfixturevalue("ray_tmpdir"))
