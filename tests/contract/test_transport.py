@@ -153,7 +153,7 @@ def test_large_messages_both_ways_do_not_deadlock(run: Run) -> None:
 
 def test_post_does_not_wait_for_the_peer(run: Run) -> None:
     posted_s, waited_s = run(cases.late_receiver)["A0.0"]
-    assert posted_s < 0.4 < waited_s
+    assert posted_s < 0.5 < waited_s
 
 
 def test_sums_are_those_of_one_process_to_the_bit(run: Run) -> None:
