@@ -6,7 +6,7 @@ from typing import Literal
 
 from disagmoe.data.manifest import BadRecord, FileFormat, Identity, SourceEntry
 from disagmoe.data.parquet import open_parquet
-from disagmoe.data.records import Piece, ReadOptions, compression_of, empty_file
+from disagmoe.data.records import Piece, ReadOptions, compression_of, empty_file, refuse
 from disagmoe.data.storage import Location, SourceFile, find_files
 from disagmoe.data.textfile import MIN_DOCUMENT_BYTES
 from disagmoe.data.tokenizer import TokenizerSpec
@@ -80,10 +80,11 @@ def make_plan(options: PrepareOptions) -> Plan:
         try:
             pieces.extend(_pieces(file.location, source, options.read, shard_bytes))
         except DataError as error:
-            if not options.skip_bad_records:
-                raise
             reason = str(error).removeprefix(f"{source.path}: ")
-            bad.append(BadRecord(file=source.path, record="file", reason=reason))
+            record = BadRecord(file=source.path, record="file", reason=reason)
+            if not options.skip_bad_records:
+                raise refuse(record) from error
+            bad.append(record)
     identity = Identity(
         tokenizer=options.tokenizer.identity(),
         text_field=options.read.text_field,
@@ -112,10 +113,7 @@ def _pieces(
 ) -> Iterator[Piece]:
     size = source.size_bytes
     if size == 0:
-        raise DataError(
-            f"{empty_file(source.path)}; leave it out with --exclude, or pass over such files with "
-            "--on-bad-record skip"
-        )
+        raise DataError(str(empty_file(source.path)))
     if source.format == "parquet":
         yield from _row_groups(location, source.path, read.text_field)
     elif compression_of(source.path):

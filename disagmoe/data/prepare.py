@@ -15,8 +15,9 @@ from disagmoe.data.manifest import (
 )
 from disagmoe.data.plan import Plan, PrepareOptions, make_plan
 from disagmoe.data.pool import map_unordered
+from disagmoe.data.records import refuse
 from disagmoe.data.sample import sample_texts
-from disagmoe.data.shard import ShardJob, ShardResult, refuse, write_shard
+from disagmoe.data.shard import ShardJob, ShardResult, write_shard
 from disagmoe.data.storage import Location
 from disagmoe.data.tokenizer import DocumentTokenizer
 from disagmoe.data.workdir import (
@@ -27,6 +28,7 @@ from disagmoe.data.workdir import (
     enter,
     finished_shards,
     publish,
+    working_directory,
     write_note,
 )
 from disagmoe.errors import DataError
@@ -65,20 +67,25 @@ def prepare(options: PrepareOptions, on_progress: Callable[[Progress], None]) ->
 
     Raises DataError for input that cannot be used and for an output that holds something else.
     """
-    started = time.monotonic()
     out = Location.parse(options.out)
-    work = out.sibling(".partial")
     plan = make_plan(options)
-    check_output(out, work)
+    try:
+        return _prepare(plan, options, out, on_progress)
+    except OSError as error:
+        raise DataError(f"--out {out}: cannot be written ({error})") from error
+
+
+def _prepare(
+    plan: Plan, options: PrepareOptions, out: Location, on_progress: Callable[[Progress], None]
+) -> Outcome:
+    started = time.monotonic()
+    work = working_directory(out)
+    check_output(out)
     if (out / MANIFEST).is_file():
-        manifest = read_manifest(out)
-        check_same(out, manifest.identity, plan.identity)
-        if manifest.bad_records and not options.skip_bad_records:
-            raise refuse(manifest.bad_record_list[0])
+        manifest = _complete(out, plan, options)
         return Outcome(manifest, True, 0, time.monotonic() - started, 0.0)
-    if (work / MANIFEST).is_file():
-        manifest = read_manifest(work)
-        check_same(work, manifest.identity, plan.identity)
+    if (work / MANIFEST).is_file():  # interrupted while it was being published
+        manifest = _complete(work, plan, options)
         publish(work, out)
         return Outcome(manifest, False, len(manifest.shards), time.monotonic() - started, 0.0)
     enter(work, plan)
@@ -94,6 +101,15 @@ def prepare(options: PrepareOptions, on_progress: Callable[[Progress], None]) ->
     publish(work, out)
     elapsed_s = time.monotonic() - started
     return Outcome(manifest, False, len(kept), elapsed_s, run.text_bytes_per_s)
+
+
+def _complete(place: Location, plan: Plan, options: PrepareOptions) -> Manifest:
+    """The manifest in `place`, when this preparation would give the same."""
+    manifest = read_manifest(place)
+    check_same(place, manifest.identity, plan.identity)
+    if manifest.bad_records and not options.skip_bad_records:
+        raise refuse(manifest.bad_record_list[0])
+    return manifest
 
 
 def _tokenizer(

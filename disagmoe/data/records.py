@@ -6,6 +6,7 @@ from typing import Any
 
 from disagmoe.data.manifest import BadRecord, FileFormat
 from disagmoe.data.storage import Location
+from disagmoe.errors import DataError
 from disagmoe.units import MIB
 
 BLOCK_BYTES = 1 * MIB
@@ -53,6 +54,12 @@ def unreadable(path: str, error: Exception, record: str = "file") -> BadRecord:
 def empty_file(path: str) -> BadRecord:
     """The bad record of a file without a single byte."""
     return BadRecord(file=path, record="file", reason="is empty")
+
+
+def refuse(record: BadRecord) -> DataError:
+    """The error that a bad record is unless the user asked to skip such records."""
+    advice = "mend it, leave the file out with --exclude, or use --on-bad-record skip"
+    return DataError(f"{record}; {advice}")
 
 
 def text_problem(value: Any, field: str) -> str | None:

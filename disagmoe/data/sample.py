@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from disagmoe.data.plan import Plan
-from disagmoe.data.records import Document, ReadOptions
-from disagmoe.data.shard import read_records, refuse
+from disagmoe.data.records import Document, ReadOptions, refuse
+from disagmoe.data.shard import read_records
 
 
 def sample_texts(

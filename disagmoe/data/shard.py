@@ -14,7 +14,7 @@ import pyarrow as pa
 from disagmoe.data.jsonl import read_jsonl
 from disagmoe.data.manifest import LISTED_BAD_RECORDS, BadRecord, ShardEntry
 from disagmoe.data.parquet import read_parquet
-from disagmoe.data.records import Document, Piece, ReadOptions, Record
+from disagmoe.data.records import Document, Piece, ReadOptions, Record, refuse
 from disagmoe.data.storage import HashingSink, Location
 from disagmoe.data.textfile import read_text
 from disagmoe.data.tokenizer import DocumentTokenizer, Tokens
@@ -64,11 +64,6 @@ def read_records(piece: Piece, options: ReadOptions) -> Iterator[Record]:
             return read_jsonl(location, piece, options)
         case "parquet":
             return read_parquet(location, piece, options)
-
-
-def refuse(record: BadRecord) -> DataError:
-    """The error that a bad record is unless the user asked to skip such records."""
-    return DataError(f"{record}; pass over bad records with --on-bad-record skip")
 
 
 def write_shard(job: ShardJob, tokenizer: DocumentTokenizer) -> ShardResult:

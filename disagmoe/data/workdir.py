@@ -31,12 +31,18 @@ class FinishedShard(Section):
     """First bad records that were skipped."""
 
 
-def check_output(out: Location, work: Location) -> None:
+def working_directory(out: Location) -> Location:
+    """Where the files of `out` stand until they are complete."""
+    return out.sibling(".partial")
+
+
+def check_output(out: Location) -> None:
     """Raises DataError when OUT is a file, or a directory of something else."""
     if out.is_file():
         raise DataError(f"--out {out}: is a file, expected a directory that does not exist yet")
     names = out.names()
-    if names and MANIFEST not in names and not (work / MANIFEST).is_file():
+    published = (working_directory(out) / MANIFEST).is_file()
+    if names and MANIFEST not in names and not published:
         raise DataError(
             f"--out {out}: is not empty and holds no prepared data ({names[0]}, ...); choose a "
             "directory that does not exist yet"
@@ -81,7 +87,7 @@ def enter(work: Location, plan: Plan) -> None:
             raise DataError(f"{work / PLAN}: cannot be read ({error}); delete {work}") from error
         check_same(work, found, plan.identity)
         return
-    if work.names():
+    if any(not name.startswith(PLAN) for name in work.names()):
         raise DataError(f"{work}: is in the way, and is no unfinished preparation; move it")
     work.make_directory()
     (work / PLAN).write_bytes(plan.identity.model_dump_json().encode())
