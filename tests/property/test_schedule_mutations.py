@@ -1,0 +1,507 @@
+"""The verifier against an oracle: a program set is accepted exactly when running it is right.
+
+The oracle shares no code with the verifier. It moves symbols instead of tensors: every op yields a
+symbol made of its name and its inputs, channels are queues without tags, and in the end losses and
+gradients must be the very lists that one process would have summed, in its order.
+"""
+
+import random
+from collections import defaultdict, deque
+from dataclasses import replace
+
+import pytest
+
+from disagmoe.errors import ScheduleError
+from disagmoe.schedule.compile import compile_programs
+from disagmoe.schedule.ir import (
+    STEP_OPS,
+    Compute,
+    Free,
+    Op,
+    Program,
+    ProgramSet,
+    ProgramSpec,
+    Slot,
+    SlotKind,
+    StepEnd,
+    Transfer,
+)
+from disagmoe.schedule.layout import Channel, Layout, Pass, Side
+from disagmoe.schedule.verify import verify
+
+ACT, GRAD = Pass.ACT, Pass.GRAD
+# what travels, by the sides at both ends
+CARGO = {
+    ("A", "F", ACT): SlotKind.ROWS,
+    ("F", "A", ACT): SlotKind.OUTPUTS,
+    ("A", "A", ACT): SlotKind.RESIDUAL,
+    ("A", "F", GRAD): SlotKind.DOUTPUTS,
+    ("F", "A", GRAD): SlotKind.DROWS,
+    ("A", "A", GRAD): SlotKind.DRESIDUAL,
+}
+
+
+class IllegalError(Exception):
+    """Running the programs went wrong."""
+
+
+def run_op(op, layer, inputs):
+    """Outputs of an op by kind, as symbols; and what it adds to a sum, or None."""
+    made = hash((str(op), layer, *inputs))
+    outs = {
+        Op.EMBED: ("hidden",),
+        Op.ATTN_FWD: ("rows", "residual", "saved"),
+        Op.EXPERTS_FWD: ("outputs", "saved"),
+        Op.HEAD: ("doutputs", "dresidual"),
+        Op.HEAD_EVAL: (),
+        Op.EXPERTS_BWD: ("drows",),
+        Op.ATTN_BWD: ("doutputs", "dresidual") if layer else ("dhidden",),
+        Op.EMBED_BWD: (),
+        Op.REDUCE_COUNTS: ("counts",),
+    }[op]
+    adds = op in (Op.HEAD, Op.HEAD_EVAL, Op.EXPERTS_BWD, Op.ATTN_BWD, Op.EMBED_BWD)
+    return {SlotKind(kind): hash((made, kind)) for kind in outs}, made if adds else None
+
+
+def places(op, layer, spec):
+    """Layer and kind of what an op reads, and the layer of what it writes."""
+    layers, train = spec.layout.layers, spec.training
+    before = [(layer - 1, "outputs"), (layer - 1, "residual")] if layer else [(0, "hidden")]
+    head = [(layers - 1, "outputs"), (layers - 1, "residual")]
+    back = [(layer, "drows"), (layer, "dresidual"), (layer, "saved")]
+    if spec.reduce_counts and train:
+        back.append((layer, "counts"))
+    return {
+        Op.EMBED: ([], 0),
+        Op.ATTN_FWD: (before, layer),
+        Op.EXPERTS_FWD: ([(layer, "rows")], layer),
+        Op.HEAD: (head, layers - 1),
+        Op.HEAD_EVAL: (head, layers - 1),
+        Op.EXPERTS_BWD: ([(layer, "doutputs"), (layer, "saved")], layer),
+        Op.ATTN_BWD: (back, max(0, (layer or 0) - 1)),
+        Op.EMBED_BWD: ([(0, "dhidden")], 0),
+        Op.REDUCE_COUNTS: ([(layer, "saved")], layer),
+    }[op]
+
+
+def home(op, layer, spec):
+    """Name of the group that holds the parameters of an op."""
+    depth = spec.layout.groups
+    if op in (Op.EXPERTS_FWD, Op.EXPERTS_BWD):
+        return f"F{layer % depth}"
+    if op in (Op.EMBED, Op.EMBED_BWD):
+        return "A0"
+    return f"A{(spec.layout.layers if layer is None else layer) % depth}"
+
+
+def reference(spec):
+    """What one process sums up: (op, layer) -> contributions in the order of micro-batches."""
+    sums = defaultdict(list)
+    layers = range(spec.layout.layers)
+    forward = [(Op.EMBED, None)]
+    for layer in layers:
+        forward.append((Op.ATTN_FWD, layer))
+        if spec.reduce_counts and spec.training:
+            forward.append((Op.REDUCE_COUNTS, layer))
+        forward.append((Op.EXPERTS_FWD, layer))
+    backward = [(Op.HEAD, None)]
+    for layer in reversed(layers):
+        backward += [(Op.EXPERTS_BWD, layer), (Op.ATTN_BWD, layer)]
+    backward.append((Op.EMBED_BWD, None))
+    for mb in range(spec.micro_batches):
+        memory = {}
+        for op, layer in forward + (backward if spec.training else [(Op.HEAD_EVAL, None)]):
+            reads, target = places(op, layer, spec)
+            side = home(op, layer, spec)[0]
+            inputs = [memory[side if k == "saved" else "", at, SlotKind(k)] for at, k in reads]
+            outs, added = run_op(op, layer, (mb, *inputs))
+            for kind, symbol in outs.items():
+                memory[side if kind is SlotKind.SAVED else "", target, kind] = symbol
+            if added is not None:
+                sums[op, layer].append(added)
+    return dict(sums)
+
+
+class Actor:
+    """One group: memory, place in its program, messages it has launched."""
+
+    def __init__(self, program):
+        self.name, self.todo = str(program.group), program.instructions
+        self.at, self.memory, self.sums = 0, {}, defaultdict(list)
+        self.launching = -1  # the instruction whose message was launched last
+        self.ended = []
+        self.line = deque()  # launched and not moved, in launch order: (channel, place)
+        self.launched = {}  # (op kind, slot) of this group -> message
+        self.waiting, self.told = set(), set()
+
+
+class Message:
+    """A place in the order of a channel; both ends bring what they think that it is."""
+
+    def __init__(self):
+        self.ends, self.moved, self.value = {}, False, None
+
+
+class World:
+    """Runs all programs; `serial` moves a group's messages one by one in launch order."""
+
+    def __init__(self, programs, serial):
+        self.spec, self.serial = programs.spec, serial
+        self.actors = {str(program.group): Actor(program) for program in programs.programs}
+        self.channels = defaultdict(lambda: defaultdict(Message))
+        self.places = defaultdict(int)
+
+    def run(self):
+        while any(actor.at < len(actor.todo) for actor in self.actors.values()):
+            moved = [self.advance(actor) for actor in self.actors.values()]
+            if not any(moved):
+                raise IllegalError("deadlock")
+        sums = {}
+        for actor in self.actors.values():
+            if actor.memory or actor.waiting or actor.line or actor.told:
+                raise IllegalError("left behind")
+            if actor.ended != (list(STEP_OPS) if self.spec.training else []):
+                raise IllegalError("step's end")
+            sums.update(actor.sums)
+        if sums != reference(self.spec):
+            raise IllegalError("wrong sums")
+
+    def advance(self, actor):
+        begin = actor.at
+        while actor.at < len(actor.todo) and self.step(actor, actor.todo[actor.at]):
+            actor.at += 1
+        return actor.at > begin
+
+    def step(self, actor, instruction):
+        if actor.ended and not isinstance(instruction, StepEnd):
+            raise IllegalError("work after the step's end")
+        match instruction:
+            case StepEnd(op=op):
+                actor.ended.append(op)
+                return True
+            case Free(slot=slot):
+                if ("send", slot) in actor.launched:
+                    raise IllegalError("freed under way")
+                self.take(actor, slot)
+                del actor.memory[slot]
+                return True
+            case Compute():
+                return self.compute(actor, instruction)
+            case Transfer():
+                return self.transfer(actor, instruction)
+
+    def compute(self, actor, compute):
+        op, layer, mb = compute.op, compute.layer, compute.mb
+        if home(op, layer, self.spec) != actor.name:
+            raise IllegalError("not the owner")
+        if op is Op.REDUCE_COUNTS and self.serial and actor.line:
+            return False
+        reads, target = places(op, layer, self.spec)
+        inputs = [self.take(actor, Slot(SlotKind(kind), at, mb)) for at, kind in reads]
+        outs, added = run_op(op, layer, (mb, *inputs))
+        for kind, symbol in outs.items():
+            if kind is not SlotKind.SAVED or self.spec.training:
+                self.put(actor, Slot(kind, target, mb), symbol)
+        if added is not None:
+            actor.sums[op, layer].append(added)
+        return True
+
+    def take(self, actor, slot):
+        if slot not in actor.memory:
+            raise IllegalError(f"no {slot}")
+        return actor.memory[slot]
+
+    def put(self, actor, slot, symbol):
+        if slot in actor.memory:
+            raise IllegalError(f"{slot} overwritten")
+        actor.memory[slot] = symbol
+
+    def transfer(self, actor, transfer):
+        channel, op = transfer.channel, transfer.op
+        kind = CARGO.get((str(channel.source.side), str(channel.target.side), channel.direction))
+        ends = (str(channel.source), str(channel.target))
+        if kind is None or channel not in self.spec.layout.channels() or actor.name not in ends:
+            raise IllegalError("no such channel here")
+        slot, sends = Slot(kind, transfer.layer, transfer.mb), actor.name == ends[0]
+        counted = kind is SlotKind.ROWS or (
+            kind is SlotKind.OUTPUTS and self.spec.layout.groups > 1
+        )
+        if op is Op.WAIT:
+            return self.wait(actor, slot, sends)
+        if sends != (op in (Op.SEND_COUNTS, Op.POST_SEND)):
+            raise IllegalError("against the channel's direction")
+        counts = op in (Op.SEND_COUNTS, Op.RECV_COUNTS)
+        if counts and not counted:
+            raise IllegalError("counts that nobody needs")
+        way = ("counts" if counts else "send" if sends else "recv", slot)
+        message = actor.launched.get(way)
+        if actor.launching != actor.at:
+            if message is not None:
+                raise IllegalError("launched twice")
+            actor.launching = actor.at
+            message = self.launch(actor, channel, way, slot, sends, counts, counted)
+        if counts:
+            if message.moved:
+                del actor.launched[way]
+                actor.told.add(slot)
+            return message.moved
+        if sends and len(message.ends) < 2:
+            return False  # a rendezvous: the receive is not posted yet
+        actor.waiting.add(way)
+        return True
+
+    def launch(self, actor, channel, way, slot, sends, counts, counted):
+        if sends:
+            self.take(actor, slot)
+        if not counts and counted:
+            if slot not in actor.told:
+                raise IllegalError("sizes unknown")
+            actor.told.discard(slot)
+        place = self.places[actor.name, channel]
+        self.places[actor.name, channel] += 1
+        message = self.channels[channel][place]
+        message.ends[actor.name] = "counts" if counts else "payload"
+        message.value = (slot, sends, channel) if sends else message.value
+        actor.launched[way] = message
+        actor.line.append((channel, place))
+        self.move()
+        return message
+
+    def move(self):
+        """Move messages until none can."""
+        again = True
+        while again:
+            again = False
+            for actor in self.actors.values():
+                for channel, place in self.heads(actor):
+                    message = self.channels[channel][place]
+                    ends = [self.actors[str(end)] for end in (channel.source, channel.target)]
+                    if all((channel, place) in self.heads(end) for end in ends):
+                        self.complete(message, channel, place, ends)
+                        again = True
+
+    def heads(self, actor):
+        if self.serial:
+            return list(actor.line)[:1]
+        first = {}
+        for channel, place in actor.line:
+            first.setdefault(channel, place)
+        return list(first.items())
+
+    def complete(self, message, channel, place, ends):
+        if len(set(message.ends.values())) != 1:
+            raise IllegalError("counts met a payload")
+        slot = message.value[0]
+        message.value = (slot, self.take(ends[0], slot))
+        message.moved = True
+        for end in ends:
+            end.line.remove((channel, place))
+
+    def wait(self, actor, slot, sends):
+        way = ("send" if sends else "recv", slot)
+        if way not in actor.waiting:
+            raise IllegalError("waits for nothing")
+        message = actor.launched[way]
+        if not message.moved:
+            return False
+        actor.waiting.discard(way)
+        del actor.launched[way]
+        if not sends:
+            self.put(actor, slot, message.value[1])
+        return True
+
+
+def runs(programs):
+    """Whether `programs` do what they must, in both ways of moving messages."""
+    try:
+        for serial in (False, True):
+            World(programs, serial).run()
+    except IllegalError:
+        return False
+    return True
+
+
+def accepted(programs):
+    try:
+        verify(programs)
+    except ScheduleError:
+        return False
+    return True
+
+
+def compiled(layers, depth, micro_batches, in_flight, **kwargs):
+    layout = Layout(layers=layers, groups=depth, direct_residual=depth > 1)
+    spec = ProgramSpec(layout=layout, micro_batches=micro_batches, **kwargs)
+    return compile_programs(spec, schedule="af_pipe", in_flight=in_flight).programs
+
+
+CATALOGUE = {
+    "one group": lambda: compiled(1, 1, 2, 2),
+    "two layers": lambda: compiled(2, 1, 2, 2, reduce_counts=True),
+    "two groups": lambda: compiled(2, 2, 2, 2),
+    "uneven groups": lambda: compiled(3, 2, 3, 2, reduce_counts=True),
+    "evaluation": lambda: compiled(2, 2, 3, 3, training=False),
+}
+
+
+def with_program(programs, index, instructions):
+    changed = list(programs.programs)
+    changed[index] = Program(changed[index].group, tuple(instructions))
+    return ProgramSet(programs.spec, tuple(changed))
+
+
+def drops(programs, index, at):
+    body = list(programs.programs[index].instructions)
+    del body[at]
+    return with_program(programs, index, body)
+
+
+def doubles(programs, index, at):
+    body = list(programs.programs[index].instructions)
+    body.insert(at, body[at])
+    return with_program(programs, index, body)
+
+
+def swaps(programs, index, at):
+    body = list(programs.programs[index].instructions)
+    other = (at + 1) % len(body)
+    body[at], body[other] = body[other], body[at]
+    return with_program(programs, index, body)
+
+
+def all_places(programs):
+    return [
+        (index, at)
+        for index, program in enumerate(programs.programs)
+        for at in range(len(program.instructions))
+    ]
+
+
+def moves(programs, index, at, rng):
+    """Put an instruction somewhere else in its program."""
+    body = list(programs.programs[index].instructions)
+    body.insert(rng.randrange(len(body)), body.pop(at))
+    return with_program(programs, index, body)
+
+
+def exchanges(programs, index, at, rng):
+    body = list(programs.programs[index].instructions)
+    other = rng.randrange(len(body))
+    body[at], body[other] = body[other], body[at]
+    return with_program(programs, index, body)
+
+
+def emigrates(programs, index, at, rng):
+    """Move an instruction to another group's program."""
+    body = list(programs.programs[index].instructions)
+    moved = body.pop(at)
+    other = rng.choice([i for i in range(len(programs.programs)) if i != index])
+    theirs = list(programs.programs[other].instructions)
+    theirs.insert(rng.randrange(len(theirs)), moved)
+    return with_program(with_program(programs, index, body), other, theirs)
+
+
+def retargets(programs, index, at, rng):
+    """Change layer, micro-batch, channel or kind of an instruction."""
+    body = list(programs.programs[index].instructions)
+    spec = programs.spec
+    layer = rng.randrange(spec.layout.layers + 1)
+    mb = rng.randrange(spec.micro_batches + 1)
+    match body[at]:
+        case Compute(layer=None) as old:
+            body[at] = replace(old, mb=mb)
+        case Compute() as old:
+            body[at] = replace(old, **rng.choice([{"mb": mb}, {"layer": layer}]))
+        case Transfer(channel=channel) as old:
+            odd = Channel(channel.source, channel.target, rng.choice(list(Pass)))
+            known = rng.choice([odd, *spec.layout.channels()])
+            body[at] = replace(
+                old, **rng.choice([{"mb": mb}, {"layer": layer}, {"channel": known}])
+            )
+        case Free(slot=slot):
+            kind = rng.choice(list(SlotKind))
+            change = rng.choice([{"mb": mb}, {"layer": layer}, {"kind": kind}])
+            body[at] = Free(replace(slot, **change))
+        case StepEnd():
+            body[at] = StepEnd(rng.choice(STEP_OPS))
+    return with_program(programs, index, body)
+
+
+def agree(original, mutants):
+    """Check that verifier and oracle agree on every mutant; return the number of illegal ones."""
+    illegal = 0
+    for name, mutant in mutants:
+        right = mutant == original or runs(mutant)
+        assert accepted(mutant) == right, f"{name}: the oracle says {right}"
+        illegal += not right
+    return illegal
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_oracle_accepts_what_the_compiler_makes(name):
+    programs = CATALOGUE[name]()
+    for serial in (False, True):
+        World(programs, serial).run()
+
+
+@pytest.mark.parametrize("mutate", [drops, doubles])
+@pytest.mark.parametrize("name", ["one group", "two groups", "evaluation"])
+def test_no_instruction_can_be_left_out_or_repeated(name, mutate):
+    """Not one instruction is without need, so all of these mutants are illegal."""
+    programs = CATALOGUE[name]()
+    where = all_places(programs)
+    mutants = [(f"{mutate.__name__} {place}", mutate(programs, *place)) for place in where]
+    assert agree(programs, mutants) == len(where)
+
+
+@pytest.mark.parametrize("name", ["one group", "two groups"])
+def test_neighbours_may_change_places_only_if_the_result_stays_right(name):
+    programs = CATALOGUE[name]()
+    where = all_places(programs)
+    illegal = agree(programs, [(f"swap {place}", swaps(programs, *place)) for place in where])
+    assert 0 < illegal < len(where)
+
+
+def check_random(name, count, seed):
+    programs = CATALOGUE[name]()
+    rng = random.Random(seed)
+    where = all_places(programs)
+    mutants = []
+    for number in range(count):
+        mutate = (moves, exchanges, emigrates, retargets)[number % 4]
+        place = rng.choice(where)
+        mutants.append((f"{mutate.__name__} {place}", mutate(programs, *place, rng)))
+    assert agree(programs, mutants) > count // 2
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_random_mutants_are_refused_unless_they_stay_right(name):
+    check_random(name, 100, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_many_more_random_mutants_are_refused_unless_they_stay_right(name):
+    check_random(name, 500, seed=2)
+
+
+def test_two_mistakes_that_hide_each_other_are_seen():
+    """Two micro-batches exchanged at both ends of a channel pair up, but starve their readers."""
+    programs = compiled(1, 1, 2, 2)
+
+    def relabel(instruction):
+        is_rows = isinstance(instruction, Transfer) and (
+            instruction.channel.source.side is Side.ATTENTION
+            and instruction.channel.direction is ACT
+        )
+        return replace(instruction, mb=1 - instruction.mb) if is_rows else instruction
+
+    mutant = ProgramSet(
+        programs.spec,
+        tuple(
+            Program(program.group, tuple(map(relabel, program.instructions)))
+            for program in programs.programs
+        ),
+    )
+    assert not runs(mutant)
+    assert not accepted(mutant)
