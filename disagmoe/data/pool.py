@@ -3,7 +3,7 @@
 import contextlib
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ def map_unordered(
     arguments: tuple[Any, ...],
     jobs: Sequence[Job],
     processes: int,
-) -> Iterator[Result]:
+) -> Generator[Result]:
     """Yield the result of each job as it is done.
 
     Each process calls `start(*arguments)` once, and what that returns on each of its jobs. An error

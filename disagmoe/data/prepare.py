@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 from disagmoe.data.manifest import (
@@ -168,14 +169,15 @@ class _Run:
         started = time.monotonic()
         text_bytes = 0
         self._report()
-        results = map_unordered(_ShardWriter, arguments, jobs, self.options.processes)
-        for index, result in results:
-            shard = FinishedShard(entry=result.entry, bad=result.bad)
-            write_note(self.work, index, shard)
-            self.finished[index] = shard
-            text_bytes += result.entry.text_bytes
-            self.text_bytes_per_s = text_bytes / max(time.monotonic() - started, 1e-9)
-            self._report()
+        pool = map_unordered(_ShardWriter, arguments, jobs, self.options.processes)
+        with closing(pool) as results:
+            for index, result in results:
+                shard = FinishedShard(entry=result.entry, bad=result.bad)
+                write_note(self.work, index, shard)
+                self.finished[index] = shard
+                text_bytes += result.entry.text_bytes
+                self.text_bytes_per_s = text_bytes / max(time.monotonic() - started, 1e-9)
+                self._report()
 
     def _jobs(self) -> Iterator[ShardJob]:
         for index, pieces in enumerate(self.plan.shards):

@@ -35,7 +35,8 @@ def cut_offset(window: bytes | bytearray) -> int:
     if newline >= 0:
         return newline + 1
     # Bytes 10xxxxxx continue a UTF-8 character, which has at most 4 bytes.
-    return next((i for i, byte in enumerate(window[:4]) if byte & 0xC0 != 0x80), 0)
+    head = window[:4]
+    return next((i for i, byte in enumerate(head) if byte & 0xC0 != 0x80), len(head))
 
 
 def cut_stream(

@@ -84,7 +84,7 @@ def enter(work: Location, plan: Plan) -> None:
         try:
             found = Identity.model_validate_json((work / PLAN).read_bytes())
         except ValueError as error:
-            raise DataError(f"{work / PLAN}: cannot be read ({error}); delete {work}") from error
+            raise DataError(f"{work / PLAN}: is damaged; delete {work}") from error
         check_same(work, found, plan.identity)
         return
     if any(not name.startswith(PLAN) for name in work.names()):

@@ -60,5 +60,5 @@ def test_each_source_goes_on_where_it_was() -> None:
 def test_bad_weights_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"data.weights are \[1.0, 0.0\]; each must be above 0"):
         Mix([1.0, 0.0])
-    with pytest.raises(ConfigError, match="4097 data.paths; expected 1 to 4096"):
+    with pytest.raises(ConfigError, match=r"4097 data.paths; expected 1 to 4096"):
         Mix([1.0] * (PERIOD + 1))

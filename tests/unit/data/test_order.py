@@ -97,9 +97,13 @@ def test_nothing_held_out_is_an_empty_array(make_data: MakeData) -> None:
 
 def test_too_little_data_says_so(make_data: MakeData) -> None:
     data = make_data(SEVEN)
-    with pytest.raises(DataError, match="35 tokens in 7 documents hold no training sequence of 35"):
+    with pytest.raises(
+        DataError, match=r"35 tokens in 7 documents hold no training sequence of 35"
+    ):
         SequenceSource(data, sequence_length=35, seed=0)
-    with pytest.raises(DataError, match="sequence of 4 tokens beside 8 held-out ones; .*sequences"):
+    with pytest.raises(
+        DataError, match=r"sequence of 4 tokens beside 8 held-out ones; .*sequences"
+    ):
         SequenceSource(data, sequence_length=4, seed=0, held_out=8)
-    with pytest.raises(DataError, match="beside 99 held-out ones"):
+    with pytest.raises(DataError, match=r"beside 99 held-out ones"):
         SequenceSource(data, sequence_length=4, seed=0, held_out=99)

@@ -46,7 +46,7 @@ def test_directory_without_manifest_is_refused(tmp_path: Path) -> None:
 
 
 def test_remote_directory_is_refused() -> None:
-    with pytest.raises(DataError, match="must lie on a local or mounted disk"):
+    with pytest.raises(DataError, match=r"must lie on a local or mounted disk"):
         PreparedData.open("mock:///data")
 
 
@@ -55,7 +55,7 @@ def test_other_format_version_is_refused(make_data: MakeData) -> None:
     manifest = json.loads(path.read_text())
     manifest["identity"]["format_version"] = 2
     path.write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match="format version 2, this program reads 1; prepare"):
+    with pytest.raises(DataError, match=r"format version 2, this program reads 1; prepare"):
         PreparedData.open(str(path.parent))
 
 
@@ -89,7 +89,9 @@ def test_manifest_that_counts_otherwise_is_refused(make_data: MakeData) -> None:
     path = Path(make_data(["a"]).path) / "manifest.json"
     manifest = json.loads(path.read_text()) | {"tokens": 3}
     path.write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match="hold 1 documents and 2 tokens, the manifest says 1 and 3"):
+    with pytest.raises(
+        DataError, match=r"hold 1 documents and 2 tokens, the manifest says 1 and 3"
+    ):
         PreparedData.open(str(path.parent))
 
 
@@ -97,7 +99,7 @@ def test_other_tokenizer_is_refused(make_data: MakeData) -> None:
     data = make_data(["a"])
     path = Path(data.path) / "tokenizer.json"
     path.write_text(path.read_text() + "\n")
-    with pytest.raises(DataError, match="is not the tokenizer that made the tokens beside it"):
+    with pytest.raises(DataError, match=r"is not the tokenizer that made the tokens beside it"):
         data.tokenizer()
 
 

@@ -81,7 +81,7 @@ def test_weights_must_match_paths(make_data: MakeData) -> None:
 
 def test_vocabulary_is_checked(make_data: MakeData) -> None:
     config = DataConfig(paths=[make_data(SEVEN).path])
-    with pytest.raises(ConfigError, match="model.vocab_size is 100, but the tokenizer"):
+    with pytest.raises(ConfigError, match=r"model.vocab_size is 100, but the tokenizer"):
         PreparedSource.open(config, _train(), vocab_size=100)
 
 
@@ -92,5 +92,5 @@ def test_fixed_batches_come_as_given() -> None:
     assert source.step(1) is long
     assert source.step(0) is odd
     assert list(source.held_out()) == [odd]
-    with pytest.raises(DataError, match="step 2: only 2 batches were given"):
+    with pytest.raises(DataError, match=r"step 2: only 2 batches were given"):
         source.step(2)
