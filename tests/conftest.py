@@ -57,6 +57,11 @@ WHY_NOT = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the flag of tests/golden; pytest reads options from this file alone."""
+    parser.addoption("--regen", action="store_true", help="rewrite the golden files")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose marker asks for what this machine lacks, and say what that is."""
     required = os.environ.get("DISAGMOE_TESTS_REQUIRE", "").split()

@@ -52,10 +52,11 @@ def add_transfers(timeline: Timeline, group: Group, spec: ProgramSpec) -> list[I
             received.remove(hop)
         out.append(span.compute)
         written.update(touched.writes)
-        if spec.sums_counts and span.compute.op is Op.ATTN_FWD:
-            out.append(Compute(Op.REDUCE_COUNTS, span.compute.layer, span.compute.mb))
         # a send whose producer just ended goes at once, before the next op is looked at
         post_until(span.end)
+        if spec.sums_counts and span.compute.op is Op.ATTN_FWD:
+            # after the dispatch, which others wait for; the sums are read in the backward only
+            out.append(Compute(Op.REDUCE_COUNTS, span.compute.layer, span.compute.mb))
     post_until(float("inf"))
     out.extend(_wait(hop) for hop in sent)
     assert not received, "a payload that nobody reads"

@@ -72,9 +72,14 @@ def test_the_next_group_is_told_the_counts_of_outputs_too():
     ]
 
 
-def test_counts_are_summed_right_after_the_router():
+def test_counts_are_summed_once_the_rows_are_on_their_way():
     _, after = listing("A0", spec(reduce_counts=True))
-    assert after[1:4] == ["attn_fwd L0 m0", "reduce_counts L0 m0", "send_counts A0>F0.act L0 m0"]
+    assert after[1:5] == [
+        "attn_fwd L0 m0",
+        "send_counts A0>F0.act L0 m0",
+        "post_send A0>F0.act L0 m0",
+        "reduce_counts L0 m0",
+    ]
     _, evaluation = listing("A0", spec(reduce_counts=True, training=False))
     assert "reduce_counts L0 m0" not in evaluation
 

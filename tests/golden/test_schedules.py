@@ -1,0 +1,73 @@
+"""Programs and simulated times of a small catalogue: a change of either shows as a text diff."""
+
+from pathlib import Path
+
+import pytest
+
+from disagmoe.schedule.compile import build_programs
+from disagmoe.schedule.costs import OpCosts
+from disagmoe.schedule.ir import ProgramSpec
+from disagmoe.schedule.layout import Layout
+from disagmoe.schedule.render import bubble, draw, summarize
+from disagmoe.schedule.text import read_programs, write_program
+from disagmoe.schedule.verify import verify
+
+
+def spec(layers, groups, micro_batches, **kwargs):
+    layout = Layout(layers=layers, groups=groups, direct_residual=groups > 1)
+    return ProgramSpec(layout=layout, micro_batches=micro_batches, **kwargs)
+
+
+# name: spec, micro-batches in flight
+PROGRAMS = {
+    "one-group": (spec(2, 1, 3, reduce_counts=True), 2),
+    "two-groups-direct": (spec(3, 2, 2), 2),
+    "evaluation": (spec(2, 2, 2, training=False), 2),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name, golden):
+    what, in_flight = PROGRAMS[name]
+    programs = build_programs(what, schedule="af_pipe", in_flight=in_flight).programs
+    for program in programs.programs:
+        golden(f"schedules/{name}/{program.group}.sched", write_program(program, what))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_golden_programs_are_legal_as_they_stand(name):
+    folder = Path(__file__).parent / "schedules" / name
+    verify(read_programs([path.read_text(encoding="utf-8") for path in folder.glob("*.sched")]))
+
+
+SLOW_NETWORK = OpCosts(
+    rows=1.5, outputs=1.5, residual=0.75, doutputs=1.5, drows=1.5, dresidual=0.75
+)
+HEAVY_EXPERTS = OpCosts(experts_fwd=1.5, experts_bwd=3.0)
+COSTS = {"default": OpCosts(), "slow network": SLOW_NETWORK, "heavy experts": HEAVY_EXPERTS}
+# layers, groups, micro-batches, in flight
+SIZES = [(8, 1, 8, 1), (8, 1, 8, 2), (8, 1, 8, 4), (8, 2, 8, 6), (8, 4, 16, 12), (9, 4, 16, 12)]
+
+
+def test_makespans(golden):
+    lines = ["costs          layers groups micro-batches in-flight  makespan  bubble  peak slots"]
+    for label, costs in COSTS.items():
+        for layers, groups, micro_batches, in_flight in SIZES:
+            compiled = build_programs(
+                spec(layers, groups, micro_batches),
+                schedule="af_pipe",
+                in_flight=in_flight,
+                costs=costs,
+            )
+            peak = max(summary.peak_slots for summary in summarize(compiled))
+            lines.append(
+                f"{label:<14} {layers:6d} {groups:6d} {micro_batches:13d} {in_flight:9d} "
+                f"{compiled.timeline.makespan:9.2f} {100 * bubble(compiled):5.1f} % {peak:11d}"
+            )
+    golden("schedules/makespans.txt", "\n".join(lines) + "\n")
+
+
+def test_drawing(golden):
+    what, in_flight = PROGRAMS["two-groups-direct"]
+    timeline = build_programs(what, schedule="af_pipe", in_flight=in_flight).timeline
+    golden("schedules/timeline.txt", draw(timeline, what.layout.all_groups, width=100) + "\n")

@@ -1,0 +1,79 @@
+import pytest
+
+from disagmoe.config.load import parse_run_config
+from disagmoe.schedule.compile import compile_programs
+from disagmoe.schedule.from_config import ProgramRequest, compile_for, programs_for
+from disagmoe.schedule.ir import ProgramSpec
+from disagmoe.schedule.layout import Layout
+
+TREE = {
+    "model": {
+        "family": "mixtral", "vocab_size": 16, "hidden": 8, "layers": 4, "heads": 2, "kv_heads": 1,
+        "head_dim": 4, "experts": 4, "top_k": 2, "expert_width": 8,
+    },
+    "train": {"steps": 1, "global_batch_size": 10, "sequence_length": 4},
+    "data": {"paths": ["data"]},
+}  # fmt: skip
+
+
+def request(*sets, training=True):
+    return programs_for(parse_run_config(TREE, sets), training=training)
+
+
+def test_one_group_keeps_its_residual_and_has_three_micro_batches_in_flight():
+    layout = Layout(layers=4, attention_workers=2, expert_workers=3)
+    found = request("parallel.attention_workers=2", "parallel.expert_workers=3")
+    spec = ProgramSpec(layout=layout, micro_batches=10)
+    assert found == ProgramRequest(spec=spec, schedule="af_pipe", in_flight=3)
+
+
+def test_a_last_short_micro_batch_counts():
+    found = request("parallel.micro_batch_size=4", "parallel.groups=2")
+    layout = Layout(layers=4, groups=2, direct_residual=True)
+    assert found.spec == ProgramSpec(layout=layout, micro_batches=3)
+    assert found.in_flight == 3  # 3 per group, but there are no more micro-batches
+
+
+@pytest.mark.parametrize(
+    ("sets", "in_flight"),
+    [
+        (["parallel.in_flight=5"], 5),
+        (["parallel.groups=2"], 6),
+        (['parallel.schedule="serial"'], 1),
+    ],
+)
+def test_micro_batches_in_flight(sets, in_flight):
+    assert request(*sets).in_flight == in_flight
+
+
+def test_counts_are_summed_for_the_balance_of_a_micro_batch_only():
+    scope, weight = 'train.loss.aux_scope="micro_batch"', "train.loss.aux_coef=0.1"
+    assert request(scope, weight).spec.reduce_counts
+    assert not request(weight).spec.reduce_counts
+    assert not request(scope).spec.reduce_counts
+    assert not request(scope, weight, training=False).spec.reduce_counts
+
+
+def test_an_evaluation_runs_all_held_out_sequences():
+    found = request("train.eval.sequences=5", "parallel.micro_batch_size=2", training=False)
+    assert (found.spec.training, found.spec.micro_batches, found.in_flight) == (False, 3, 3)
+    few = request("train.eval.sequences=2", training=False)
+    assert (few.spec.micro_batches, few.in_flight) == (2, 2)
+
+
+def test_a_cuda_config_compiles_where_there_is_no_cuda():
+    assert request('cluster.device="cuda"') == request()
+
+
+def test_the_request_compiles_with_its_own_arguments():
+    found = request("parallel.in_flight=2")
+    assert found.compile() == found.build()
+    assert found.compile() == compile_programs(found.spec, schedule="af_pipe", in_flight=2)
+
+
+def test_programs_of_a_run():
+    config = parse_run_config(TREE, ["train.eval.every=1", "train.eval.sequences=3"])
+    train, evaluation = compile_for(config)
+    assert train == programs_for(config).compile()
+    assert evaluation == programs_for(config, training=False).compile()
+    assert compile_for(parse_run_config(TREE))[1] is None
