@@ -42,5 +42,5 @@ def _squares(grad: torch.Tensor) -> torch.Tensor:
     chunk = _CPU_CHUNK if grad.device.type == "cpu" else _DEVICE_CHUNK
     total = torch.zeros((), dtype=torch.float64, device=grad.device)
     for piece in torch.split(grad.reshape(-1), chunk):
-        total += piece.double().square_().sum()
+        total += piece.double().square().sum()  # not in place: fp64 is not copied by double()
     return total

@@ -22,6 +22,7 @@ from disagmoe.model.rope import Rope
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.counters import StepCounters
 from disagmoe.runtime.parameters import Parameters
+from disagmoe.runtime.recording import Recording
 from disagmoe.runtime.side import Counts
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.wire import Incoming, Message, Outgoing
@@ -79,7 +80,8 @@ class AttentionSide:
         self._parts: Sequence[Part] = ()
         self._totals = StepTotals(valid_targets=0, tokens=0, sequences=0, micro_batches=0)
         self._training = True
-        self.counters = StepCounters.zero(context)
+        self.counters = StepCounters.zero(context, 0)
+        self.recording: Recording | None = None
 
     def connect(self, group_channel: TransportChannel | None) -> None:
         """Take the mesh of this group, None for a group of one."""
@@ -88,7 +90,7 @@ class AttentionSide:
     def begin(self, parts: Sequence[Part], totals: StepTotals, *, training: bool) -> None:
         """Take the data of a step or an evaluation."""
         self._parts, self._totals, self._training = parts, totals, training
-        self.counters = StepCounters.zero(self._context)
+        self.counters = StepCounters.zero(self._context, len(parts))
 
     def compute(self, instruction: Compute) -> None:
         """Execute one compute op."""
@@ -190,6 +192,8 @@ class AttentionSide:
             h_BSD = h_TD.view(*part.tokens_BS.shape, model.hidden)
             out = attention_half(params, h_BSD, model, self._rope(part.tokens_BS.shape[1]))
             terms = self._router_terms(layer, mb, out) if self._training else None
+        if self.recording is not None:
+            self.recording.choices[layer, mb] = out.routing.expert_TK
         ranges, dedupe = self._context.expert_ranges, self._config.parallel.dedupe
         sent = plan_dispatch(out.routing.expert_TK, ranges, dedupe)
         self._slots.put(Slot(SlotKind.ROWS, layer, mb), self._pack_rows(layer, out, sent))
@@ -207,7 +211,7 @@ class AttentionSide:
         terms: list[torch.Tensor] = []
         with torch.set_grad_enabled(loss.z_coef > 0):
             z = z_loss(routing, self._totals)
-        counters.z += z.detach().double()
+        counters.z_LM[layer, mb] = z.detach()
         if loss.z_coef > 0:
             terms.append(loss.z_coef * z)
         if loss.aux_scope == "sequence":
@@ -215,7 +219,7 @@ class AttentionSide:
                 balance = sequence_balance_loss(
                     routing, self._parts[mb].tokens_BS.shape[0], self._totals
                 )
-            counters.balance += balance.detach().double()
+            counters.balance_LM[layer, mb] = balance.detach()
             if loss.aux_coef > 0:
                 terms.append(loss.aux_coef * balance)
         return torch.stack(terms).sum() if terms else None
@@ -304,7 +308,7 @@ class AttentionSide:
         balance = micro_batch_balance_loss(
             saved.out.routing, counts_E, self._parts[mb].micro_batch_tokens, self._totals
         )
-        self.counters.balance += balance.detach().double()
+        self.counters.balance_LM[layer, mb] = balance.detach()
         return loss.aux_coef * balance
 
     def _head(self, mb: int) -> None:
@@ -314,7 +318,7 @@ class AttentionSide:
         with torch.set_grad_enabled(self._training):
             h_TD = h_TD.detach().requires_grad_(self._training)
             loss = head_loss(params, h_TD, part.targets_BS.flatten(), model, self._totals)
-        self.counters.loss += loss.detach().double()
+        self.counters.loss_M[mb] = loss.detach()
         if not self._training:
             return
         own = [*names.head_shapes(model)]

@@ -9,26 +9,37 @@ from disagmoe.runtime.context import Context
 
 @dataclass(slots=True)
 class StepCounters:
-    """This worker's share of the step's losses, and of the choices that fell on each expert."""
+    """This worker's share of the step's losses, and of the choices that fell on each expert.
 
-    loss: torch.Tensor
-    balance: torch.Tensor
-    z: torch.Tensor
+    Losses are kept by layer (L) and micro-batch (M) and added up in that order at the end, so that
+    their bits do not depend on the schedule. All are fp64.
+    """
+
+    loss_M: torch.Tensor
+    balance_LM: torch.Tensor
+    z_LM: torch.Tensor
     choices_LE: torch.Tensor
-    """fp64 [layers, experts]: exact up to 2^53 choices."""
+    """Exact up to 2^53 choices."""
 
     @classmethod
-    def zero(cls, context: Context) -> "StepCounters":
+    def zero(cls, context: Context, micro_batches: int) -> "StepCounters":
         """Nothing counted yet."""
-        model, device = context.config.model, context.device
-        loss, balance, z = torch.zeros(3, dtype=torch.float64, device=device).unbind()
+        model = context.config.model
+
+        def zeros(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=context.device)
+
         return cls(
-            loss,
-            balance,
-            z,
-            torch.zeros(model.layers, model.experts, dtype=torch.float64, device=device),
+            zeros(micro_batches),
+            zeros(model.layers, micro_batches),
+            zeros(model.layers, micro_batches),
+            zeros(model.layers, model.experts),
         )
 
     def add_choices(self, layer: int, counts_E: torch.Tensor) -> None:
         """Count the choices of one micro-batch at `layer`."""
         self.choices_LE[layer] += counts_E
+
+    def sums(self) -> list[float]:
+        """Loss, balance and z of the whole step."""
+        return [sum(part.flatten().tolist()) for part in (self.loss_M, self.balance_LM, self.z_LM)]

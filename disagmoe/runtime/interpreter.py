@@ -3,6 +3,7 @@
 One thread, no decisions: whatever may happen has been proved by the verifier.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
@@ -59,6 +60,7 @@ class Interpreter:
         self.traffic: dict[str, Traffic] = {}
         self.position = 0
         self.instruction = ""
+        self.progressed_at_s = time.monotonic()
 
     def run(self, program: Program, step_end: Mapping[Op, Callable[[], None]]) -> None:
         """Execute `program` once; `step_end` does what ends a training step.
@@ -67,6 +69,7 @@ class Interpreter:
         """
         for self.position, instruction in enumerate(program.instructions):
             self.instruction = str(instruction)
+            self.progressed_at_s = time.monotonic()
             try:
                 self._execute(instruction, step_end)
             except Exception as error:

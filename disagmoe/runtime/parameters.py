@@ -46,7 +46,7 @@ class Parameters:
         sizes = [value.numel() for value in self.values.values()]
         self.flat_grad = torch.zeros(sum(sizes), dtype=wide(dtype), device=device)
         parts = self.flat_grad.split(sizes)
-        self.grads = {
+        self.grads: dict[str, torch.Tensor] = {
             name: part.view(value.shape)
             for (name, value), part in zip(self.values.items(), parts, strict=True)
         }

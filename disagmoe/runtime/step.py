@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from disagmoe.data.batch import Batch, BatchSource, count_valid, micro_batches, worker_part
+from disagmoe.data.batch import Batch, count_valid, split_micro_batches, worker_part
+from disagmoe.data.source import BatchSource
 from disagmoe.model.losses import StepTotals
 from disagmoe.optim.adamw import Optimizer
 from disagmoe.optim.clip import clip_scale, nonfinite_names, squared_norm
@@ -20,6 +21,7 @@ from disagmoe.runtime.counters import StepCounters
 from disagmoe.runtime.experts import ExpertSide
 from disagmoe.runtime.interpreter import Interpreter
 from disagmoe.runtime.parameters import Parameters, local_tensors
+from disagmoe.runtime.recording import Recording
 from disagmoe.runtime.report import EvalReport, StepReport
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.world import Share, World
@@ -72,6 +74,7 @@ class WorkerRuntime:
         self._stop_requested = False
         self._totals = StepTotals(valid_targets=0, tokens=0, sequences=0, micro_batches=0)
         self._world: World | None = None
+        self._recording: Recording | None = None
 
     def connect(self) -> None:
         """Open and warm all channels. All workers call it together."""
@@ -81,6 +84,13 @@ class WorkerRuntime:
         self.interpreter = Interpreter(
             self._context, self._side, self._slots, self._channels, self.stopwatch
         )
+
+    def record(self) -> Recording:
+        """Keep what each step from now on computes, in the returned value."""
+        self._recording = Recording()
+        if isinstance(self._side, AttentionSide):
+            self._side.recording = self._recording
+        return self._recording
 
     def close(self) -> None:
         """Leave all channels."""
@@ -125,7 +135,7 @@ class WorkerRuntime:
         """Return the loss on held-out data; changes no state. All workers call it together."""
         if self._eval is None:
             raise AssertionError("no evaluation program")
-        self._begin(None if self._source is None else self._source.held_out(), training=False)
+        self._begin(None if self._source is None else _whole(self._source), training=False)
         self.interpreter.run(self._eval, {})
         self.stopwatch.switch(Kind.RECV_WAIT)
         world = self._sum_world()
@@ -143,7 +153,7 @@ class WorkerRuntime:
 
     def _cut(self, batch: Batch) -> tuple[Sequence[Part], StepTotals]:
         context = self._context
-        whole = micro_batches(batch, context.config.parallel.micro_batch_size)
+        whole = split_micro_batches(batch, context.config.parallel.micro_batch_size)
         totals = StepTotals(
             valid_targets=count_valid(batch.targets_BS),
             tokens=batch.targets_BS.numel(),
@@ -152,7 +162,7 @@ class WorkerRuntime:
         )
         parts = []
         for micro_batch in whole:
-            part = worker_part(micro_batch, context.layout.attention_workers, context.worker.rank)
+            part = worker_part(micro_batch, context.worker.rank, context.layout.attention_workers)
             parts.append(
                 Part(
                     part.tokens_BS.to(context.device),
@@ -184,7 +194,9 @@ class WorkerRuntime:
     def _sum_world(self, norm_squared: float = 0.0, *, nonfinite: bool = False) -> World:
         """Add up what every worker has; all of them get the same bits."""
         context, side, totals = self._context, self._side, self._totals
-        counters = side.counters if isinstance(side, AttentionSide) else StepCounters.zero(context)
+        counters = (
+            side.counters if isinstance(side, AttentionSide) else StepCounters.zero(context, 0)
+        )
         speaks = context.worker == context.layout.workers[0]
         share = Share(
             counters=counters,
@@ -202,6 +214,8 @@ class WorkerRuntime:
         self.stopwatch.switch(Kind.OPTIMIZER)
         world = self._world
         assert world is not None
+        if self._recording is not None:
+            self._recording.keep_grads(self.parameters)
         if not world.reason_to_skip():
             train = self._context.config.train
             norm = math.sqrt(world.norm_squared)
@@ -211,6 +225,15 @@ class WorkerRuntime:
                 clip_scale(norm, train.optimizer.clip_norm),
             )
         self.parameters.zero_grad()
+
+
+def _whole(source: BatchSource) -> Batch:
+    """All held-out sequences as one batch, which the evaluation program cuts into micro-batches."""
+    batches = list(source.held_out())
+    return Batch(
+        torch.cat([batch.tokens_BS for batch in batches]),
+        torch.cat([batch.targets_BS for batch in batches]),
+    )
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from disagmoe.config.run import RunConfig
-from disagmoe.data.batch import BatchSource
+from disagmoe.data.source import BatchSource
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.step import WorkerRuntime
 from disagmoe.schedule.from_config import compile_for

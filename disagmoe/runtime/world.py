@@ -32,9 +32,7 @@ class Share:
             float(self.stop),
             float(self.tokens),
             float(self.valid_targets),
-            counters.loss.item(),
-            counters.balance.item(),
-            counters.z.item(),
+            *counters.sums(),
         ]
         head = torch.tensor(scalars, dtype=torch.float64)
         return torch.cat([head, flags, counters.choices_LE.flatten().cpu()])

@@ -1,0 +1,1 @@
+"""Proof by running that the layout never changes the result (`disagmoe invariance`)."""

@@ -1,0 +1,178 @@
+"""All workers of one layout, as threads over inproc or as processes over gloo."""
+
+import multiprocessing
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Protocol
+
+import torch
+
+from disagmoe.config.run import RunConfig
+from disagmoe.data.batch import Batch
+from disagmoe.errors import WorkerError
+from disagmoe.runtime.invariance.reference import State
+from disagmoe.runtime.invariance.worker import Observation, ObservedWorker
+from disagmoe.schedule.from_config import programs_for
+from disagmoe.schedule.layout import Worker
+from disagmoe.transport.gloo import GlooTransport
+from disagmoe.transport.inproc import InprocHub
+from disagmoe.transport.rendezvous import StoreServer, connect
+
+_LOOPBACK = "127.0.0.1"
+_TIMEOUT_S = 60.0
+
+
+class Fleet(Protocol):
+    """Runs steps of one layout after another."""
+
+    def run(
+        self, config: RunConfig, batches: list[Batch], states: list[State | None]
+    ) -> list[Mapping[Worker, Observation]]:
+        """Do one step per batch in the layout of `config`; `states` are loaded before the steps.
+
+        Raises WorkerError when a worker fails.
+        """
+
+    def close(self) -> None:
+        """End threads or processes."""
+
+
+class ThreadFleet:
+    """Workers as threads."""
+
+    def run(
+        self, config: RunConfig, batches: list[Batch], states: list[State | None]
+    ) -> list[Mapping[Worker, Observation]]:
+        """See Fleet.run."""
+        workers = programs_for(config).spec.layout.workers
+        hub = InprocHub([str(worker) for worker in workers], _TIMEOUT_S)
+        with ThreadPoolExecutor(len(workers)) as pool:
+            futures = [pool.submit(_in_thread, hub, config, w, batches, states) for w in workers]
+            errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise _first_cause(errors)
+        seen = [future.result() for future in futures]
+        return [dict(zip(workers, step, strict=True)) for step in zip(*seen, strict=True)]
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+def _in_thread(
+    hub: InprocHub,
+    config: RunConfig,
+    worker: Worker,
+    batches: list[Batch],
+    states: list[State | None],
+) -> list[Observation]:
+    transport = hub.transport(str(worker))
+    try:
+        observed = ObservedWorker(config, worker, transport, batches)
+        observed.runtime.connect()
+        return observed.run(states)
+    except Exception as error:
+        hub.fail(str(worker), str(error))
+        raise
+    finally:
+        transport.close()
+
+
+def _first_cause(errors: list[BaseException]) -> BaseException:
+    """The failure that is not the echo of another worker's."""
+    return next((error for error in errors if "has died" not in str(error)), errors[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    config: RunConfig
+    worker: Worker
+    batches: list[Batch]
+    states: list[State | None]
+    store: tuple[str, int]
+    epoch: int
+
+
+class ProcessFleet:
+    """Workers as processes of one pool that is started once, because importing torch takes long."""
+
+    def __init__(self, processes: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._server = StoreServer(_LOOPBACK)
+        self._epoch = 0
+        self._members: list[tuple[BaseProcess, Connection]] = []
+        for _ in range(processes):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(there,), daemon=True)
+            process.start()
+            there.close()
+            self._members.append((process, here))
+
+    def run(
+        self, config: RunConfig, batches: list[Batch], states: list[State | None]
+    ) -> list[Mapping[Worker, Observation]]:
+        """See Fleet.run."""
+        workers = programs_for(config).spec.layout.workers
+        if len(workers) > len(self._members):
+            raise WorkerError(f"{len(workers)} workers on a pool of {len(self._members)} processes")
+        self._epoch += 1
+        store = (self._server.host, self._server.port)
+        pipes = [pipe for _, pipe in self._members[: len(workers)]]
+        for worker, pipe in zip(workers, pipes, strict=True):
+            pipe.send(_Task(config, worker, batches, states, store, self._epoch))
+        answers = [_answer(worker, pipe) for worker, pipe in zip(workers, pipes, strict=True)]
+        return [dict(zip(workers, step, strict=True)) for step in zip(*answers, strict=True)]
+
+    def close(self) -> None:
+        """End the processes."""
+        for process, pipe in self._members:
+            pipe.close()
+            process.join(5)
+            process.kill()
+        self._server.close()
+
+
+def _answer(worker: Worker, pipe: Connection) -> list[Observation]:
+    if not wait([pipe], 3 * _TIMEOUT_S):
+        raise WorkerError(f"{worker} gives no answer within {3 * _TIMEOUT_S:g} s")
+    try:
+        answer = pipe.recv()
+    except EOFError:
+        raise WorkerError(f"the process of {worker} has died") from None
+    if isinstance(answer, Exception):
+        raise answer
+    observations: list[Observation] = answer
+    return observations
+
+
+def _serve(pipe: Connection) -> None:
+    """Run tasks until the pipe closes. Tensors go through the pipe by value."""
+    torch.set_num_threads(1)
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(_run_task(task))
+        except Exception as error:  # noqa: BLE001 - raised again by the parent
+            pipe.send(WorkerError(f"{task.worker}: {error}"))
+
+
+def _run_task(task: _Task) -> list[Observation]:
+    transport = GlooTransport(
+        str(task.worker),
+        connect(*task.store, _TIMEOUT_S),
+        epoch=task.epoch,
+        host=_LOOPBACK,
+        timeout_s=_TIMEOUT_S,
+        start_timeout_s=_TIMEOUT_S,
+    )
+    try:
+        observed = ObservedWorker(task.config, task.worker, transport, task.batches)
+        observed.runtime.connect()
+        return observed.run(task.states)
+    finally:
+        transport.close()

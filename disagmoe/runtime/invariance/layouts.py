@@ -1,0 +1,114 @@
+"""The layouts that `disagmoe invariance` tries."""
+
+from dataclasses import dataclass
+
+from disagmoe.config.load import override
+from disagmoe.config.run import RunConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One layout: micro-batches per step, p, M, N, depth, schedule, and what carries the rows."""
+
+    micro_batches: int
+    groups: int = 1
+    attention: int = 1
+    experts: int = 1
+    in_flight: int = 1
+    schedule: str = "af_pipe"
+    dedupe: str = "rank"
+    aux_scope: str = "sequence"
+    transport: str = "inproc"
+
+    @property
+    def name(self) -> str:
+        """Short name, as `mb4 p2 M3 N2 k4 af_pipe gloo`."""
+        extra = [self.schedule]
+        extra += ["no-dedupe"] if self.dedupe == "none" else []
+        extra += ["aux-micro-batch"] if self.aux_scope == "micro_batch" else []
+        return (
+            f"mb{self.micro_batches} p{self.groups} M{self.attention} N{self.experts} "
+            f"k{self.in_flight} {' '.join(extra)} {self.transport}"
+        )
+
+    @property
+    def twin(self) -> tuple[object, ...]:
+        """Layouts with equal twins must give equal bits: depth, schedule and transport are free."""
+        return (
+            self.micro_batches,
+            self.groups,
+            self.attention,
+            self.experts,
+            self.dedupe,
+            self.aux_scope,
+        )
+
+    def apply(self, config: RunConfig) -> RunConfig:
+        """Return `config` in this layout. Raises ConfigError where the model does not fit."""
+        batch = config.train.global_batch_size
+        return override(
+            config,
+            [
+                f"parallel.micro_batch_size={-(-batch // self.micro_batches)}",
+                f"parallel.groups={self.groups}",
+                f"parallel.attention_workers={self.attention}",
+                f"parallel.expert_workers={self.experts}",
+                f"parallel.in_flight={self.in_flight}",
+                f"parallel.schedule={self.schedule}",
+                f"parallel.dedupe={self.dedupe}",
+                "parallel.residual=auto",
+                f"train.loss.aux_scope={self.aux_scope}",
+            ],
+        )
+
+
+def cases() -> list[Case]:
+    """Every value of every dimension, many pairs of them, and twins for the promise of bits."""
+    grid = [
+        Case(micro_batches=1),
+        Case(micro_batches=2, in_flight=2),
+        Case(micro_batches=4, in_flight=4),
+        Case(micro_batches=4, in_flight=1, schedule="serial"),
+        Case(micro_batches=4, in_flight=2, dedupe="none", experts=3),
+        Case(micro_batches=1, attention=2, experts=2),
+        Case(micro_batches=2, attention=2, experts=3, in_flight=2),
+        Case(micro_batches=4, attention=2, experts=3, in_flight=4),
+        Case(micro_batches=4, attention=2, experts=3, schedule="serial"),
+        Case(micro_batches=4, attention=3, experts=1, in_flight=2),
+        Case(micro_batches=4, attention=3, experts=2, in_flight=4),
+        Case(micro_batches=1, attention=3, experts=3),
+        Case(micro_batches=1, groups=2),
+        Case(micro_batches=2, groups=2, in_flight=2),
+        Case(micro_batches=4, groups=2, in_flight=4),
+        Case(micro_batches=4, groups=2, schedule="serial"),
+        Case(micro_batches=4, groups=2, attention=2, experts=2, in_flight=4),
+        Case(micro_batches=4, groups=2, attention=2, experts=2, in_flight=2),
+        Case(micro_batches=2, groups=2, attention=3, experts=2, in_flight=2),
+        Case(micro_batches=4, groups=2, attention=1, experts=3, in_flight=4),
+        Case(micro_batches=4, groups=2, attention=2, experts=3, in_flight=4, dedupe="none"),
+        Case(micro_batches=1, groups=3),
+        Case(micro_batches=4, groups=3, in_flight=4),
+        Case(micro_batches=4, groups=3, attention=2, experts=1, in_flight=4),
+        Case(micro_batches=2, groups=3, attention=1, experts=2, in_flight=2),
+        Case(micro_batches=4, groups=3, attention=3, experts=3, in_flight=4),
+        Case(micro_batches=4, attention=2, experts=2, in_flight=4, aux_scope="micro_batch"),
+        Case(micro_batches=4, groups=2, attention=3, in_flight=4, aux_scope="micro_batch"),
+        Case(micro_batches=4, in_flight=1, aux_scope="micro_batch"),
+    ]
+    over_gloo = [
+        Case(micro_batches=4, in_flight=4, transport="gloo"),
+        Case(micro_batches=4, in_flight=2, transport="gloo"),
+        Case(micro_batches=4, attention=2, experts=3, in_flight=4, transport="gloo"),
+        Case(micro_batches=4, attention=3, experts=2, in_flight=2, transport="gloo"),
+        Case(micro_batches=4, groups=2, in_flight=4, transport="gloo"),
+        Case(micro_batches=2, groups=2, attention=1, experts=1, in_flight=1, transport="gloo"),
+        Case(
+            micro_batches=4,
+            attention=2,
+            experts=2,
+            in_flight=2,
+            aux_scope="micro_batch",
+            transport="gloo",
+        ),
+    ]
+    return grid + over_gloo

@@ -1,0 +1,166 @@
+"""The one-process reference of a run, step by step, and inputs whose routing is clear-cut."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from disagmoe.config.run import RunConfig
+from disagmoe.data.batch import IGNORED, Batch, split_micro_batches
+from disagmoe.errors import ConfigError
+from disagmoe.model.init import initial_store
+from disagmoe.model.partition import LocalTensor, model_tensors
+from disagmoe.model.transformer import MicroBatch, hidden_states, reference_step
+from disagmoe.optim.adamw import Optimizer, ParameterState
+from disagmoe.optim.clip import clip_scale, squared_norm
+from disagmoe.optim.lr import learning_rate
+
+TOP_K_GAP = 1e-4
+"""Least difference between the last chosen and the first rejected router probability: far above
+the rounding of fp32, so that any routing flip is a fault."""
+
+_TRIES_PER_SEQUENCE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Parameters and optimizer state between two steps, by global name."""
+
+    values: dict[str, torch.Tensor]
+    exp_avg: dict[str, torch.Tensor]
+    exp_avg_sq: dict[str, torch.Tensor]
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceStep:
+    """One step of the reference: what went in, and what every layout must get."""
+
+    before: State
+    batch: Batch
+    loss: float
+    balance: float
+    z: float
+    norm: float
+    grads: dict[str, torch.Tensor]
+    choices: tuple[tuple[torch.Tensor, ...], ...]
+    """Experts chosen [T, K] by micro-batch and layer."""
+    after: State
+
+
+def reference_run(config: RunConfig, dtype: torch.dtype, steps: int) -> list[ReferenceStep]:
+    """Train `steps` steps in one process, on inputs made for it. Deterministic.
+
+    Raises ConfigError when no input with a clear-cut routing is found.
+    """
+    tensors = model_tensors(config.model)
+    train = config.train
+    store = initial_store(tensors, seed=train.seed, std=config.model.init_std, dtype=dtype)
+    optimizer = Optimizer(store, train.optimizer)
+    generator = torch.Generator().manual_seed(train.seed)
+    out = []
+    for step in range(steps):
+        batch = _batch(config, store, generator)
+        cut = split_micro_batches(batch, config.parallel.micro_batch_size)
+        before = _state(tensors, optimizer)
+        result = reference_step(
+            store,
+            config.model,
+            [MicroBatch(part.tokens_BS, part.targets_BS) for part in cut],
+            train.loss,
+        )
+        grads = {name: grad.clone() for name, grad in result.grads.items()}
+        norm = math.sqrt(squared_norm(result.grads))
+        optimizer.step(
+            {local.name: local.join(result.grads) for local in tensors},
+            learning_rate(step, train),
+            clip_scale(norm, train.optimizer.clip_norm),
+        )
+        out.append(
+            ReferenceStep(
+                before=before,
+                batch=batch,
+                loss=result.loss.item(),
+                balance=result.balance.item(),
+                z=result.z.item(),
+                norm=norm,
+                grads=grads,
+                choices=tuple(
+                    tuple(routing.expert_TK for routing in layers) for layers in result.routing
+                ),
+                after=_state(tensors, optimizer),
+            )
+        )
+    return out
+
+
+def _state(tensors: tuple[LocalTensor, ...], optimizer: Optimizer) -> State:
+    def by_global_name(which: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {
+            name: part.clone()
+            for local in tensors
+            for name, part in local.split(which[local.name]).items()
+        }
+
+    states = optimizer.states
+    return State(
+        by_global_name({name: state.master.detach() for name, state in states.items()}),
+        by_global_name({name: state.exp_avg for name, state in states.items()}),
+        by_global_name({name: state.exp_avg_sq for name, state in states.items()}),
+        optimizer.step_count,
+    )
+
+
+def local_states(tensors: tuple[LocalTensor, ...], state: State) -> dict[str, ParameterState]:
+    """Return `state` by the local names of a worker that holds `tensors`."""
+    return {
+        local.name: ParameterState(
+            local.join(state.values), local.join(state.exp_avg), local.join(state.exp_avg_sq)
+        )
+        for local in tensors
+    }
+
+
+def _batch(
+    config: RunConfig, store: Mapping[str, torch.Tensor], generator: torch.Generator
+) -> Batch:
+    """Random sequences that the router decides clearly, with ignored targets of all kinds: short
+    documents whose last token predicts nothing, and one sequence without any target.
+
+    A sequence's routing depends on no other sequence, so each is drawn until it is clear.
+    """
+    train, vocabulary = config.train, config.model.vocab_size
+    rows = []
+    for _ in range(train.global_batch_size):
+        for _ in range(_TRIES_PER_SEQUENCE):
+            row = torch.randint(vocabulary, (1, train.sequence_length + 1), generator=generator)
+            if _gap(config, store, row[:, :-1]) > TOP_K_GAP:
+                break
+        else:
+            raise ConfigError(
+                f"no sequence with a top-k gap above {TOP_K_GAP:g} in {_TRIES_PER_SEQUENCE} "
+                "tries; use fewer layers or experts, a larger model.init_std or a shorter "
+                "train.sequence_length"
+            )
+        rows.append(row)
+    tokens_BS = torch.cat(rows)
+    targets_BS = tokens_BS[:, 1:].clone()
+    for place, target_S in enumerate(targets_BS):
+        target_S[place % 3 :: 5 + place] = IGNORED
+    targets_BS[-1] = IGNORED
+    return Batch(tokens_BS[:, :-1].contiguous(), targets_BS)
+
+
+@torch.no_grad()
+def _gap(config: RunConfig, store: Mapping[str, torch.Tensor], tokens_BS: torch.Tensor) -> float:
+    """Smallest distance between the k-th and the next router probability, over all layers."""
+    top_k = config.model.top_k
+    if top_k == config.model.experts:
+        return math.inf
+    _, routings = hidden_states(store, config.model, tokens_BS)
+    gaps = []
+    for routing in routings:
+        ordered_TE = routing.probs_TE.sort(dim=-1, descending=True).values
+        gaps.append((ordered_TE[:, top_k - 1] - ordered_TE[:, top_k]).min().item())
+    return min(gaps)

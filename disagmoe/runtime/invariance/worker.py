@@ -1,0 +1,65 @@
+"""One worker under observation: the runtime of a layout, and what it is compared by."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from disagmoe.config.run import RunConfig
+from disagmoe.data.batch import Batch
+from disagmoe.data.source import FixedSource
+from disagmoe.runtime.context import Context
+from disagmoe.runtime.invariance.reference import State, local_states
+from disagmoe.runtime.parameters import local_tensors
+from disagmoe.runtime.report import StepReport
+from disagmoe.runtime.step import WorkerRuntime
+from disagmoe.schedule.from_config import compile_for
+from disagmoe.schedule.layout import Side, Worker
+from disagmoe.transport.base import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one worker did in one step."""
+
+    report: StepReport
+    grads: dict[str, torch.Tensor]
+    values: dict[str, torch.Tensor]
+    """Parameters after the update, by global name."""
+    choices: dict[tuple[int, int], torch.Tensor]
+
+
+class ObservedWorker:
+    """A worker of a resolved config that is fed by hand."""
+
+    def __init__(
+        self, config: RunConfig, worker: Worker, transport: Transport, batches: list[Batch]
+    ) -> None:
+        compiled, _ = compile_for(config)
+        context = Context(config, compiled.programs.spec, worker, torch.device("cpu"))
+        attention = worker.group.side is Side.ATTENTION
+        self._tensors = local_tensors(config.model, context.layout, worker)
+        self.runtime = WorkerRuntime(
+            context,
+            compiled.programs,
+            None,
+            transport,
+            FixedSource(batches) if attention else None,
+        )
+        self._recording = self.runtime.record()
+
+    def run(self, states: Sequence[State | None]) -> list[Observation]:
+        """Do one step for each of `states`, taking each over first that is not None."""
+        return [self._step(step, state) for step, state in enumerate(states)]
+
+    def _step(self, step: int, state: State | None) -> Observation:
+        if state is not None:
+            self.runtime.optimizer.load(local_states(self._tensors, state), state.steps)
+        report = self.runtime.run_step(step)
+        values = self.runtime.parameters.global_values()
+        return Observation(
+            report,
+            self._recording.grads,
+            {name: value.clone() for name, value in values.items()},
+            dict(self._recording.choices),
+        )
