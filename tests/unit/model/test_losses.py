@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from disagmoe.model.losses import (
     IGNORED,
@@ -112,6 +113,22 @@ class TestCrossEntropy:
         assert torch.autograd.gradcheck(loss, (n, head))
         with torch.no_grad():
             torch.testing.assert_close(loss(n, head), 3 * F.cross_entropy(n @ head.T, targets))
+
+    @pytest.mark.parametrize("needs_grad", [False, True])
+    def test_logits_exist_one_chunk_at_a_time(self, needs_grad: bool) -> None:
+        class Largest(TorchDispatchMode):
+            elements = 0
+
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+                out = func(*args, **(kwargs or {}))
+                if isinstance(out, torch.Tensor):
+                    self.elements = max(self.elements, out.numel())
+                return out
+
+        n, head = torch.randn(60, 4, requires_grad=needs_grad), torch.randn(100, 4)
+        with Largest() as chunked:
+            cross_entropy(n, head, torch.zeros(60, dtype=torch.int64), totals(), chunk_tokens=7)
+        assert chunked.elements == 7 * 100
 
     def test_bf16_sums_in_fp32(self) -> None:
         n = torch.randn(4096, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
