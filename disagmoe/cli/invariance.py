@@ -1,4 +1,4 @@
-"""`disagmoe invariance`: train under many layouts and compare each with the one-process reference."""
+"""`disagmoe invariance`: many layouts, each compared with training in one process."""
 
 import json
 import sys

@@ -8,6 +8,7 @@ import typer
 
 from disagmoe import __version__
 from disagmoe.cli import config, schedule
+from disagmoe.cli.invariance import invariance
 from disagmoe.errors import ConfigError, DataError, DisagMoEError, PlacementError
 
 FAILED, BAD_USAGE, NOT_PLACED = 1, 2, 3
@@ -16,10 +17,12 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     help="Train mixture-of-experts models with attention and experts on disjoint workers.",
 )
 app.add_typer(config.app, name="config")
 app.add_typer(schedule.app, name="schedule")
+app.command()(invariance)
 
 
 def main() -> None:
