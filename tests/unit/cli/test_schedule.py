@@ -182,7 +182,7 @@ def test_verify_names_the_file_that_it_cannot_read(folder, tmp_path):
 def test_verify_has_one_source(arguments, message):
     done = run("verify", *arguments)
     assert done.exit_code == 2
-    assert message in " ".join(done.stderr.replace("│", " ").split())
+    assert message in " ".join(done.stderr.replace("\u2502", " ").split())
 
 
 def test_the_text_of_show_is_what_verify_reads(config):
