@@ -43,7 +43,7 @@ lint: install-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy scripts
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 # Set-up. The stamps make a second call do nothing, so an installed checkout works offline.
 
