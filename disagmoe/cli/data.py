@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,13 +14,13 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from typer.core import TyperCommand
 
-from disagmoe.data.manifest import Manifest
-from disagmoe.data.plan import PrepareOptions
-from disagmoe.data.prepare import Outcome, Progress, prepare
-from disagmoe.data.records import ReadOptions
-from disagmoe.data.tokenizer import TokenizerSpec
 from disagmoe.errors import ConfigError
 from disagmoe.units import MB, MIB, format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from disagmoe.data.manifest import Manifest
+    from disagmoe.data.prepare import Outcome, Progress
+    from disagmoe.data.tokenizer import TokenizerSpec
 
 app = typer.Typer(help="Prepare token files.", no_args_is_help=True)
 
@@ -121,6 +121,11 @@ def prepare_command(
     compressed (.gz, .zst, .bz2). The output does not depend on the number of processes. After an
     interrupt the same command goes on with the shards that are missing.
     """
+    # pyarrow and tokenizers take half a second to import, which other commands should not pay
+    from disagmoe.data.plan import PrepareOptions
+    from disagmoe.data.prepare import prepare
+    from disagmoe.data.records import ReadOptions
+
     options = PrepareOptions(
         inputs=inputs,
         out=out,
@@ -157,7 +162,9 @@ def available_cores() -> int:
 
 def _tokenizer_spec(
     tokenizer: str, vocab_size: int | None, sample_bytes: int | None, eod_token: str | None
-) -> TokenizerSpec:
+) -> "TokenizerSpec":
+    from disagmoe.data.tokenizer import TokenizerSpec
+
     if tokenizer in ("bpe", "bytes"):
         return TokenizerSpec(
             kind="bpe" if tokenizer == "bpe" else "bytes",
@@ -182,7 +189,7 @@ def _tokenizer_spec(
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[Progress], None]]:
+def _progress() -> Iterator[Callable[["Progress"], None]]:
     """A live bar on a terminal, plain lines elsewhere; both on stderr."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -192,7 +199,7 @@ def _progress() -> Iterator[Callable[[Progress], None]]:
     with RichProgress(*columns, console=console) as bar:
         task = bar.add_task("", total=None)
 
-        def show(progress: Progress) -> None:
+        def show(progress: "Progress") -> None:
             bar.update(
                 task,
                 description=_line(progress),
@@ -203,7 +210,7 @@ def _progress() -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
-def _line(progress: Progress) -> str:
+def _line(progress: "Progress") -> str:
     if progress.stage == "tokenizer":
         return "training the tokenizer"
     done = f"{progress.shards_done}/{progress.shards} shards"
@@ -212,7 +219,7 @@ def _line(progress: Progress) -> str:
     return f"{done}, {read}" + (f", {speed / MB:.1f} MB/s" if speed else "")
 
 
-def _summary(outcome: Outcome, out: str) -> Iterator[str]:
+def _summary(outcome: "Outcome", out: str) -> Iterator[str]:
     manifest = outcome.manifest
     if outcome.already_prepared:
         yield f"{out}: already prepared from this input"
@@ -228,7 +235,7 @@ def _summary(outcome: Outcome, out: str) -> Iterator[str]:
     yield _totals(outcome, manifest, out)
 
 
-def _totals(outcome: Outcome, manifest: Manifest, out: str) -> str:
+def _totals(outcome: "Outcome", manifest: "Manifest", out: str) -> str:
     speed = outcome.text_bytes_per_s
     return (
         f"{out}: {format_count(manifest.documents)} documents, "
@@ -239,7 +246,7 @@ def _totals(outcome: Outcome, manifest: Manifest, out: str) -> str:
     )
 
 
-def _as_json(outcome: Outcome, out: str) -> dict[str, Any]:
+def _as_json(outcome: "Outcome", out: str) -> dict[str, Any]:
     manifest = outcome.manifest
     return {
         "out": out,

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from disagmoe import __version__
-from disagmoe.cli import config, schedule
+from disagmoe.cli import config, data, schedule
 from disagmoe.cli.invariance import invariance
+from disagmoe.cli.train import train
 from disagmoe.errors import ConfigError, DataError, DisagMoEError, PlacementError
 
 FAILED, BAD_USAGE, NOT_PLACED = 1, 2, 3
@@ -21,8 +22,10 @@ app = typer.Typer(
     help="Train mixture-of-experts models with attention and experts on disjoint workers.",
 )
 app.add_typer(config.app, name="config")
+app.add_typer(data.app, name="data")
 app.add_typer(schedule.app, name="schedule")
 app.command()(invariance)
+app.command()(train)
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from disagmoe.cli import data as data_cli
 from disagmoe.cli.data import app, repeat_option
 from disagmoe.data import prepare as prepare_module
 from disagmoe.errors import ConfigError, DataError
@@ -112,7 +111,7 @@ def test_an_interrupt_says_what_is_kept(
     def interrupted(*arguments: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(data_cli, "prepare", interrupted)
+    monkeypatch.setattr(prepare_module, "prepare", interrupted)
     result = _run("--input", *files, "--out", str(tmp_path / "out"))
     assert result.exit_code == 130
     assert "finished shards are kept in" in result.stderr
