@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from disagmoe.errors import ScheduleError
 from disagmoe.schedule.builders.af_pipe import af_pipe
+from disagmoe.schedule.builders.ep_1f1b import ep_1f1b
+from disagmoe.schedule.builders.ep_overlap import ep_overlap
 from disagmoe.schedule.builders.serial import serial
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.ir import STEP_OPS, Instruction, Program, ProgramSet, ProgramSpec, StepEnd
@@ -16,7 +18,12 @@ from disagmoe.schedule.verify import verify
 
 Builder = Callable[[ProgramSpec, OpCosts, int], Timeline]
 
-BUILDERS: dict[str, Builder] = {"af_pipe": af_pipe, "serial": serial}
+BUILDERS: dict[str, Builder] = {
+    "af_pipe": af_pipe,
+    "ep_1f1b": ep_1f1b,
+    "ep_overlap": ep_overlap,
+    "serial": serial,
+}
 
 
 @dataclass(frozen=True, slots=True)

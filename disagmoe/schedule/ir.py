@@ -28,6 +28,8 @@ class Op(StrEnum):
     RECV_COUNTS = "recv_counts"
     POST_SEND = "post_send"
     POST_RECV = "post_recv"
+    EXCHANGE_COUNTS = "exchange_counts"
+    EXCHANGE = "exchange"
     WAIT = "wait"
     FREE = "free"
     REDUCE_GRADS = "reduce_grads"
@@ -38,14 +40,14 @@ class Op(StrEnum):
 LAYER_OPS = frozenset({Op.ATTN_FWD, Op.EXPERTS_FWD, Op.EXPERTS_BWD, Op.ATTN_BWD, Op.REDUCE_COUNTS})
 EDGE_OPS = frozenset({Op.EMBED, Op.HEAD, Op.HEAD_EVAL, Op.EMBED_BWD})
 COMPUTE_OPS = LAYER_OPS | EDGE_OPS
-TRANSFER_OPS = frozenset({Op.SEND_COUNTS, Op.RECV_COUNTS, Op.POST_SEND, Op.POST_RECV, Op.WAIT})
 STEP_OPS = (Op.REDUCE_GRADS, Op.REDUCE_WORLD, Op.UPDATE)
 BACKWARD_OPS = frozenset({Op.HEAD, Op.EXPERTS_BWD, Op.ATTN_BWD, Op.EMBED_BWD})
 SUMMING_OPS = BACKWARD_OPS | {Op.HEAD_EVAL}
 """Ops that add to a gradient or to the loss; each meets the micro-batches in ascending order, since
 a sum of floats depends on its order."""
-POST_OPS = frozenset({Op.POST_SEND, Op.POST_RECV})
-COUNT_OPS = frozenset({Op.SEND_COUNTS, Op.RECV_COUNTS})
+POST_OPS = frozenset({Op.POST_SEND, Op.POST_RECV, Op.EXCHANGE})
+COUNT_OPS = frozenset({Op.SEND_COUNTS, Op.RECV_COUNTS, Op.EXCHANGE_COUNTS})
+TRANSFER_OPS = POST_OPS | COUNT_OPS | {Op.WAIT}
 
 
 class SlotKind(StrEnum):
@@ -65,14 +67,16 @@ class SlotKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Slot:
-    """A buffer of one group for one layer and micro-batch, written `rows L3 m0`."""
+    """A buffer for one layer and micro-batch, written `A.rows L3 m0`. The side tells both ends of a
+    payload apart where they are on the same worker."""
 
+    side: Side
     kind: SlotKind
     layer: int
     mb: int
 
     def __str__(self) -> str:
-        return f"{self.kind} L{self.layer} m{self.mb}"
+        return f"{self.side}.{self.kind} L{self.layer} m{self.mb}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +132,14 @@ class TransferKey:
         return f"{self.channel} L{self.layer} m{self.mb}"
 
     @property
-    def slot(self) -> Slot:
-        """The payload, the same slot at both ends."""
-        return Slot(payload(self.channel), self.layer, self.mb)
+    def sent(self) -> Slot:
+        """The payload at the sender."""
+        return Slot(self.channel.source.side, payload(self.channel), self.layer, self.mb)
+
+    @property
+    def received(self) -> Slot:
+        """The payload at the receiver."""
+        return Slot(self.channel.target.side, payload(self.channel), self.layer, self.mb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,53 +265,60 @@ def effects(instruction: Instruction, group: Group, spec: ProgramSpec) -> Effect
         case Compute():
             return _compute_effects(instruction, spec)
         case Transfer(op=op, channel=channel):
-            slot = instruction.key.slot
-            if channel.source == group:
-                return Effects(reads=(slot,))
-            return Effects(writes=(slot,)) if op is Op.WAIT else Effects()
+            layout, key = spec.layout, instruction.key
+            sends = layout.host(channel.source) == group
+            receives = layout.host(channel.target) == group and op is Op.WAIT
+            return Effects((key.sent,) if sends else (), (key.received,) if receives else ())
         case Free() | StepEnd():
             return Effects()
 
 
 def _compute_effects(compute: Compute, spec: ProgramSpec) -> Effects:
     layer = spec.layout.layers if compute.layer is None else compute.layer
+    if compute.op in (Op.EXPERTS_FWD, Op.EXPERTS_BWD):
+        return _expert_effects(compute.op, layer, compute.mb, spec)
     if compute.op in BACKWARD_OPS:
         return _backward_effects(compute.op, layer, compute.mb, spec)
     return _forward_effects(compute.op, layer, compute.mb, spec)
+
+
+def _expert_effects(op: Op, layer: int, mb: int, spec: ProgramSpec) -> Effects:
+    def slot(kind: SlotKind) -> Slot:
+        return Slot(Side.EXPERT, kind, layer, mb)
+
+    saved = (slot(SlotKind.SAVED),) if spec.training else ()
+    if op is Op.EXPERTS_FWD:
+        return Effects((slot(SlotKind.ROWS),), (slot(SlotKind.OUTPUTS), *saved))
+    return Effects((slot(SlotKind.DOUTPUTS), *saved), (slot(SlotKind.DROWS),))
 
 
 def _forward_effects(op: Op, layer: int, mb: int, spec: ProgramSpec) -> Effects:
     saved = _saved(layer, mb, spec)
     match op:
         case Op.EMBED:
-            return Effects(writes=(Slot(SlotKind.HIDDEN, 0, mb),))
+            return Effects(writes=(_attention(SlotKind.HIDDEN, 0, mb),))
         case Op.ATTN_FWD:
-            hidden = (Slot(SlotKind.HIDDEN, 0, mb),)
-            rows = (Slot(SlotKind.ROWS, layer, mb), Slot(SlotKind.RESIDUAL, layer, mb))
+            hidden = (_attention(SlotKind.HIDDEN, 0, mb),)
+            rows = (_attention(SlotKind.ROWS, layer, mb), _attention(SlotKind.RESIDUAL, layer, mb))
             return Effects(_inputs(layer, mb) if layer else hidden, (*rows, *saved))
-        case Op.EXPERTS_FWD:
-            outputs = Slot(SlotKind.OUTPUTS, layer, mb)
-            return Effects((Slot(SlotKind.ROWS, layer, mb),), (outputs, *saved))
         case Op.HEAD_EVAL:
             return Effects(_inputs(layer, mb))
         case Op.REDUCE_COUNTS:
-            return Effects(saved, (Slot(SlotKind.COUNTS, layer, mb),))
+            return Effects(saved, (_attention(SlotKind.COUNTS, layer, mb),))
         case _:
             raise AssertionError(op)
 
 
 def _backward_effects(op: Op, layer: int, mb: int, spec: ProgramSpec) -> Effects:
     saved = _saved(layer, mb, spec)
-    hidden = (Slot(SlotKind.DHIDDEN, 0, mb),)
+    hidden = (_attention(SlotKind.DHIDDEN, 0, mb),)
     match op:
         case Op.HEAD:
             return Effects(_inputs(layer, mb), _input_grads(layer, mb))
-        case Op.EXPERTS_BWD:
-            rows = Slot(SlotKind.DROWS, layer, mb)
-            return Effects((Slot(SlotKind.DOUTPUTS, layer, mb), *saved), (rows,))
         case Op.ATTN_BWD:
-            counts = (Slot(SlotKind.COUNTS, layer, mb),) if spec.sums_counts else ()
-            grads = (Slot(SlotKind.DROWS, layer, mb), Slot(SlotKind.DRESIDUAL, layer, mb))
+            counts = (_attention(SlotKind.COUNTS, layer, mb),) if spec.sums_counts else ()
+            rows, residual = SlotKind.DROWS, SlotKind.DRESIDUAL
+            grads = (_attention(rows, layer, mb), _attention(residual, layer, mb))
             return Effects((*grads, *saved, *counts), _input_grads(layer, mb) if layer else hidden)
         case Op.EMBED_BWD:
             return Effects(hidden)
@@ -310,22 +326,28 @@ def _backward_effects(op: Op, layer: int, mb: int, spec: ProgramSpec) -> Effects
             raise AssertionError(op)
 
 
+def _attention(kind: SlotKind, layer: int, mb: int) -> Slot:
+    return Slot(Side.ATTENTION, kind, layer, mb)
+
+
 def _saved(layer: int, mb: int, spec: ProgramSpec) -> tuple[Slot, ...]:
     """What a forward keeps for its backward."""
-    return (Slot(SlotKind.SAVED, layer, mb),) if spec.training else ()
+    return (_attention(SlotKind.SAVED, layer, mb),) if spec.training else ()
 
 
 def _inputs(layer: int, mb: int) -> tuple[Slot, ...]:
     """What attention of `layer` (or the head, for the number of layers) takes from before."""
-    return (Slot(SlotKind.OUTPUTS, layer - 1, mb), Slot(SlotKind.RESIDUAL, layer - 1, mb))
+    outputs, residual = SlotKind.OUTPUTS, SlotKind.RESIDUAL
+    return (_attention(outputs, layer - 1, mb), _attention(residual, layer - 1, mb))
 
 
 def _input_grads(layer: int, mb: int) -> tuple[Slot, ...]:
-    return (Slot(SlotKind.DOUTPUTS, layer - 1, mb), Slot(SlotKind.DRESIDUAL, layer - 1, mb))
+    outputs, residual = SlotKind.DOUTPUTS, SlotKind.DRESIDUAL
+    return (_attention(outputs, layer - 1, mb), _attention(residual, layer - 1, mb))
 
 
 def owner(compute: Compute, layout: Layout) -> Group:
-    """The group that must execute `compute`."""
+    """The role that must execute `compute`; the workers of `layout.host` of it do."""
     match compute.op:
         case Op.EMBED | Op.EMBED_BWD:
             return layout.embedding

@@ -8,14 +8,15 @@ from enum import StrEnum
 from disagmoe.errors import ScheduleError
 
 _NUMBER = re.compile("0|[1-9][0-9]*")  # one spelling each, so that writing and reading are inverses
-_GROUP = re.compile(f"([AF])({_NUMBER.pattern})")
+_GROUP = re.compile(f"([AFC])({_NUMBER.pattern})")
 
 
 class Side(StrEnum):
-    """Kind of a worker."""
+    """Kind of a group: the attention or the expert role, or both on the same workers."""
 
     ATTENTION = "A"
     EXPERT = "F"
+    COLOCATED = "C"
 
 
 class Pass(StrEnum):
@@ -27,7 +28,7 @@ class Pass(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Group:
-    """A group on the ring, written `A0` or `F1`."""
+    """A group of workers, written `A0` or `F1`, or `C0` where A0 and F0 share their workers."""
 
     side: Side
     index: int
@@ -40,7 +41,7 @@ class Group:
         """Read `A0`; raises ScheduleError for anything else."""
         match = _GROUP.fullmatch(text)
         if match is None:
-            raise ScheduleError(f"{text!r} is no group; expected A or F and a number, as in A0")
+            raise ScheduleError(f"{text!r} is no group; expected A, F or C and a number, as in A0")
         return cls(Side(match[1]), int(match[2]))
 
 
@@ -65,7 +66,8 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Channel:
-    """A one-way channel, written `A0>F0.act`: from all workers of one group to all of another."""
+    """A one-way channel between roles, written `A0>F0.act`: from all workers of one group to all
+    of another. Where both roles share their workers, a transfer on it is an all-to-all."""
 
     source: Group
     target: Group
@@ -86,13 +88,18 @@ class Channel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The ring: `groups` attention groups of M workers and as many expert groups of N workers."""
+    """The ring: `groups` attention groups of M workers and as many expert groups of N workers.
+
+    Attention group g and expert group g are roles. In the split layout each role has workers of its
+    own; in a `colocated` layout both are played by the same M = N workers of group Cg.
+    """
 
     layers: int
     groups: int = 1
     attention_workers: int = 1
     expert_workers: int = 1
     direct_residual: bool = False
+    colocated: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups <= self.layers:
@@ -104,19 +111,44 @@ class Layout:
                 raise ScheduleError(f"{getattr(self, name)} {name}; use 1 or more")
         if self.direct_residual != (self.groups > 1):
             raise ScheduleError("the residual is local for one group and direct for more")
+        if self.colocated and self.attention_workers != self.expert_workers:
+            raise ScheduleError(
+                f"{self.attention_workers} attention and {self.expert_workers} expert workers "
+                "cannot be the same workers; use equal numbers in a colocated layout"
+            )
 
     def size(self, group: Group) -> int:
         """Workers in `group`."""
-        return self.attention_workers if group.side is Side.ATTENTION else self.expert_workers
+        return self.expert_workers if group.side is Side.EXPERT else self.attention_workers
 
     def members(self, group: Group) -> tuple[Worker, ...]:
         """Workers of `group` in rank order."""
         return tuple(Worker(group, rank) for rank in range(self.size(group)))
 
     @property
+    def roles(self) -> tuple[Group, ...]:
+        """All roles on the ring, attention first."""
+        sides = (Side.ATTENTION, Side.EXPERT)
+        return tuple(Group(side, g) for side in sides for g in range(self.groups))
+
+    @property
     def all_groups(self) -> tuple[Group, ...]:
-        """All groups, attention first."""
-        return tuple(Group(side, g) for side in Side for g in range(self.groups))
+        """All groups that have workers: the roles themselves, or what plays two of them."""
+        return tuple(dict.fromkeys(self.host(role) for role in self.roles))
+
+    def host(self, role: Group) -> Group:
+        """The group whose workers play `role`."""
+        return Group(Side.COLOCATED, role.index) if self.colocated else role
+
+    def roles_of(self, group: Group) -> tuple[Group, ...]:
+        """The roles that the workers of `group` play."""
+        if group.side is Side.COLOCATED:
+            return (Group(Side.ATTENTION, group.index), Group(Side.EXPERT, group.index))
+        return (group,)
+
+    def exchanges(self, channel: Channel) -> bool:
+        """Whether both ends of `channel` are on the same workers, so that it is an all-to-all."""
+        return self.host(channel.source) == self.host(channel.target)
 
     @property
     def workers(self) -> tuple[Worker, ...]:

@@ -19,7 +19,7 @@ from disagmoe.schedule.ir import (
     Transfer,
     TransferKey,
 )
-from disagmoe.schedule.layout import Channel, Group
+from disagmoe.schedule.layout import Channel, Group, Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def run_rendezvous(programs: ProgramSet, *, serial: bool) -> None:
     there.
     """
     runners = {program.group: _Runner(program, serial) for program in programs.programs}
-    state = _Meetings(runners)
+    state = _Meetings(runners, programs.spec.layout)
     while not all(runner.done for runner in runners.values()):
         progress = False
         for runner in runners.values():
@@ -118,15 +118,20 @@ class _Meetings:
     """What both ends have done together."""
 
     runners: dict[Group, _Runner]
+    layout: Layout
     moved: set[Message] = field(default_factory=set)
+
+    def ends(self, channel: Channel) -> list[_Runner]:
+        """The groups that meet on `channel`: two, or one with itself in an all-to-all."""
+        hosts = dict.fromkeys((self.layout.host(channel.source), self.layout.host(channel.target)))
+        return [self.runners[host] for host in hosts]
 
     def move_from(self, runner: _Runner) -> None:
         """Move all that can move now, starting at `runner`, whose queues have just changed."""
         changed = [runner]
         while changed:
             for message in changed.pop().heads():
-                channel = message.key.channel
-                ends = [self.runners[channel.source], self.runners[channel.target]]
+                ends = self.ends(message.key.channel)
                 if all(end.at_head(message) for end in ends):
                     for end in ends:
                         end.move(message)
@@ -150,5 +155,5 @@ def _may_pass(runner: _Runner, state: _Meetings) -> bool:
     if message.counts:
         return message in state.moved
     return instruction.op is Op.POST_RECV or (
-        message in state.runners[message.key.channel.target].launched
+        message in state.ends(message.key.channel)[-1].launched
     )

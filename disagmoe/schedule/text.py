@@ -23,9 +23,9 @@ from disagmoe.schedule.ir import (
     StepEnd,
     Transfer,
 )
-from disagmoe.schedule.layout import Channel, Group, Layout
+from disagmoe.schedule.layout import Channel, Group, Layout, Side
 
-VERSION = "disagmoe-sched 1"
+VERSION = "disagmoe-sched 2"
 
 _HEADER = (
     "group",
@@ -33,11 +33,12 @@ _HEADER = (
     "groups",
     "attention_workers",
     "expert_workers",
+    "colocated",
     "micro_batches",
     "training",
     "reduce_counts",
 )
-_FLAGS = ("training", "reduce_counts")
+_FLAGS = ("colocated", "training", "reduce_counts")
 
 
 def write_program(program: Program, spec: ProgramSpec) -> str:
@@ -49,6 +50,7 @@ def write_program(program: Program, spec: ProgramSpec) -> str:
         layout.groups,
         layout.attention_workers,
         layout.expert_workers,
+        int(layout.colocated),
         spec.micro_batches,
         int(spec.training),
         int(spec.reduce_counts),
@@ -108,6 +110,7 @@ def _spec(values: dict[str, int]) -> ProgramSpec:
         attention_workers=values["attention_workers"],
         expert_workers=values["expert_workers"],
         direct_residual=values["groups"] > 1,
+        colocated=bool(values["colocated"]),
     )
     return ProgramSpec(
         layout=layout,
@@ -137,7 +140,7 @@ def read_programs(texts: list[str]) -> ProgramSet:
 
 _COMPUTE = re.compile(r"(\w+)(?: L(\d+))? m(\d+)")
 _TRANSFER = re.compile(r"(\w+) (\S+) L(\d+) m(\d+)")
-_FREE = re.compile(r"free (\w+) L(\d+) m(\d+)")
+_FREE = re.compile(r"free ([AF])\.(\w+) L(\d+) m(\d+)")
 _OPS = {str(op): op for op in Op}
 
 
@@ -161,6 +164,7 @@ def _parse(line: str) -> Instruction | None:
         return Compute(op, None if layer is None else int(layer), int(match[3]))
     if op in TRANSFER_OPS and (match := _TRANSFER.fullmatch(line)):
         return Transfer(op, Channel.parse(match[2]), int(match[3]), int(match[4]))
-    if op is Op.FREE and (match := _FREE.fullmatch(line)) and match[1] in set(SlotKind):
-        return Free(Slot(SlotKind(match[1]), int(match[2]), int(match[3])))
+    if op is Op.FREE and (match := _FREE.fullmatch(line)) and match[2] in set(SlotKind):
+        slot = Slot(Side(match[1]), SlotKind(match[2]), int(match[3]), int(match[4]))
+        return Free(slot)
     return None

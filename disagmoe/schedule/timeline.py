@@ -1,7 +1,7 @@
 """List scheduling by simulation: when each group computes what, and when each transfer goes.
 
-Every group does one op at a time, every group's way out and way in carry one transfer at a time.
-Whenever a group is idle it starts the ready op that the policy ranks first.
+Every group of workers does one op at a time, its way out and its way in carry one transfer at a
+time. Whenever a group is idle it starts the ready op that the policy ranks first.
 """
 
 import heapq
@@ -122,18 +122,29 @@ def _gradients(spec: ProgramSpec, layer: int, mb: int) -> tuple[Send, ...]:
     return (*sends, Send(residual, Compute(Op.ATTN_BWD, layer, mb)))
 
 
-def simulate(spec: ProgramSpec, costs: OpCosts, policy: Policy, in_flight: int) -> Timeline:
-    """Schedule all micro-batches. Raises ScheduleError for fewer than one in flight."""
+def simulate(
+    spec: ProgramSpec,
+    costs: OpCosts,
+    policy: Policy,
+    in_flight: int,
+    *,
+    exposed_exchanges: bool = False,
+) -> Timeline:
+    """Schedule all micro-batches. With `exposed_exchanges` a group does nothing else during an
+    all-to-all of its own. Raises ScheduleError for fewer than one in flight."""
     if in_flight < 1:
         raise ScheduleError(f"{in_flight} micro-batches in flight; use 1 or more")
-    return _Simulation(spec, costs, policy).run(in_flight)
+    return _Simulation(spec, costs, policy, exposed_exchanges).run(in_flight)
 
 
 class _Simulation:
     """The event loop; an event is an op that ends or an input that arrives."""
 
-    def __init__(self, spec: ProgramSpec, costs: OpCosts, policy: Policy) -> None:
+    def __init__(
+        self, spec: ProgramSpec, costs: OpCosts, policy: Policy, exposed_exchanges: bool
+    ) -> None:
         self._spec = spec
+        self._exposed_exchanges = exposed_exchanges
         self._costs = costs
         self._policy = policy
         groups = spec.layout.all_groups
@@ -194,10 +205,13 @@ class _Simulation:
             self._satisfy(self._first[self._admitted])
             self._admitted += 1
 
+    def _host(self, role: Group) -> Group:
+        return self._spec.layout.host(role)
+
     def _satisfy(self, compute: Compute) -> None:
         self._missing[compute] -= 1
         if self._missing[compute] == 0:
-            group = owner(compute, self._spec.layout)
+            group = self._host(owner(compute, self._spec.layout))
             self._sequence += 1
             heapq.heappush(self._ready[group], (self._policy(compute), self._sequence, compute))
 
@@ -226,10 +240,12 @@ class _Simulation:
             self._satisfy(Compute(compute.op, compute.layer, compute.mb + 1))
 
     def _send(self, key: TransferKey) -> float:
-        source, target = key.channel.source, key.channel.target
+        source, target = self._host(key.channel.source), self._host(key.channel.target)
         start = max(self._now, self._out_free[source], self._in_free[target])
         end = start + self._costs.transfer(payload(key.channel))
         self._out_free[source] = end
         self._in_free[target] = end
         self._hops.append(Hop(key, self._now, start, end))
+        if self._exposed_exchanges and source == target:
+            self._idle_at[source] = max(self._idle_at[source], end)
         return end

@@ -78,8 +78,8 @@ def computed_once(programs: ProgramSet) -> None:
                 continue
             if instruction not in wanted:
                 raise _fail(program, index, f"'{instruction}' is no op of this layout")
-            if owner(instruction, spec.layout) != program.group:
-                right = owner(instruction, spec.layout)
+            right = spec.layout.host(owner(instruction, spec.layout))
+            if right != program.group:
                 raise _fail(program, index, f"'{instruction}' belongs to {right}")
             if instruction in seen:
                 raise _fail(program, index, f"'{instruction}' is computed twice")
@@ -98,15 +98,15 @@ def slots_live(programs: ProgramSet) -> None:
 def _check_slots(program: Program, spec: ProgramSpec) -> None:
     memory = _Memory()
     for index, instruction in enumerate(program.instructions):
+        touched = effects(instruction, program.group, spec)
         if isinstance(instruction, Free):
             refusal = memory.free(instruction.slot)
         else:
-            touched = effects(instruction, program.group, spec)
             refusal = memory.read(touched.reads) or memory.write(touched.writes)
         if refusal:
             raise _fail(program, index, refusal)
-        if isinstance(instruction, Transfer) and instruction.channel.source == program.group:
-            slot = instruction.key.slot
+        if isinstance(instruction, Transfer) and touched.reads:
+            slot = instruction.key.sent
             (memory.sending.discard if instruction.op is Op.WAIT else memory.sending.add)(slot)
     if memory.alive:
         names = ", ".join(sorted(map(str, memory.alive)))
@@ -153,8 +153,8 @@ def transfers_complete(programs: ProgramSet) -> None:
     for mb in range(spec.micro_batches):
         for step in chain(spec, mb):
             for send in step.sends:
-                done[send.key.channel.source][send.key] = 0
-                done[send.key.channel.target][send.key] = 0
+                done[spec.layout.host(send.key.channel.source)][send.key] = 0
+                done[spec.layout.host(send.key.channel.target)][send.key] = 0
     for program in programs.programs:
         _check_transfers(program, done[program.group], spec)
 
@@ -186,12 +186,14 @@ def _ops(ops: Iterable[Op], *more: Op) -> str:
 
 
 def _end_ops(channel: Channel, group: Group, spec: ProgramSpec) -> tuple[Op, ...]:
-    """What the end `group` of a transfer on `channel` does, in order."""
-    sends = channel.source == group
-    post = Op.POST_SEND if sends else Op.POST_RECV
-    if not spec.sends_counts(channel):
-        return (post, Op.WAIT)
-    return (Op.SEND_COUNTS if sends else Op.RECV_COUNTS, post, Op.WAIT)
+    """What `group` does in a transfer on `channel`, in order."""
+    if spec.layout.exchanges(channel):
+        ops = (Op.EXCHANGE_COUNTS, Op.EXCHANGE, Op.WAIT)
+    elif spec.layout.host(channel.source) == group:
+        ops = (Op.SEND_COUNTS, Op.POST_SEND, Op.WAIT)
+    else:
+        ops = (Op.RECV_COUNTS, Op.POST_RECV, Op.WAIT)
+    return ops if spec.sends_counts(channel) else ops[1:]
 
 
 def channels_ordered(programs: ProgramSet) -> None:
@@ -204,7 +206,8 @@ def channels_ordered(programs: ProgramSet) -> None:
                 ends = orders.setdefault(message.key.channel, {})
                 ends.setdefault(program.group, []).append(message.what)
     for channel, ends in orders.items():
-        source, target = ends.get(channel.source, []), ends.get(channel.target, [])
+        host = programs.spec.layout.host
+        source, target = ends.get(host(channel.source), []), ends.get(host(channel.target), [])
         if source != target:
             pairs = enumerate(zip(source, target, strict=False))
             at = next((i for i, (a, b) in pairs if a != b), min(len(source), len(target)))

@@ -3,15 +3,30 @@
 from collections import deque
 from dataclasses import dataclass
 
-from disagmoe.schedule.ir import Compute, Instruction, Op, ProgramSpec, Slot, Transfer, effects
-from disagmoe.schedule.layout import Group
-from disagmoe.schedule.timeline import Hop, Timeline
+from disagmoe.schedule.ir import (
+    Compute,
+    Instruction,
+    Op,
+    ProgramSpec,
+    Slot,
+    Transfer,
+    TransferKey,
+    effects,
+)
+from disagmoe.schedule.layout import Channel, Group
+from disagmoe.schedule.timeline import Timeline
+
+WINDOW = 4
+"""Sends of a channel that may be under way before the oldest is waited for. A send is over long
+before, so its wait costs nothing, and its buffer is kept no longer than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Post:
-    hop: Hop
+    key: TransferKey
+    ready: float
     sends: bool
+    receives: bool
 
 
 def add_transfers(timeline: Timeline, group: Group, spec: ProgramSpec) -> list[Instruction]:
@@ -19,58 +34,87 @@ def add_transfers(timeline: Timeline, group: Group, spec: ProgramSpec) -> list[I
 
     All groups post in the order of `timeline.hops`, so any two workers agree on the order of what
     they exchange and no cycle of waits can arise. A send is posted when its producer ends, a
-    receive at the first boundary between ops after that; a receive is waited for just before its
-    reader, a send at the first boundary after its planned arrival.
+    receive at the first boundary between ops after that, an all-to-all is both. A receive is waited
+    for just before its reader, a send when WINDOW later ones of its channel have been posted.
     """
-    spans = [span for span in timeline.spans if span.group == group]
-    posts = deque(
-        _Post(hop, hop.key.channel.source == group)
-        for hop in timeline.hops
-        if group in (hop.key.channel.source, hop.key.channel.target)
-    )
-    written: set[Slot] = set()
-    sent: list[Hop] = []
-    received: list[Hop] = []
-    out: list[Instruction] = []
+    return _Weaver(timeline, group, spec).weave()
 
-    def post_until(time: float) -> None:
-        while posts and posts[0].hop.ready <= time:
-            if posts[0].sends and posts[0].hop.key.slot not in written:
+
+class _Weaver:
+    """Goes through the ops of one group in time, with the transfers that are due and under way."""
+
+    def __init__(self, timeline: Timeline, group: Group, spec: ProgramSpec) -> None:
+        self._group = group
+        self._spec = spec
+        self._spans = [span for span in timeline.spans if span.group == group]
+        host = spec.layout.host
+        posts = (
+            _Post(
+                hop.key,
+                hop.ready,
+                host(hop.key.channel.source) == group,
+                host(hop.key.channel.target) == group,
+            )
+            for hop in timeline.hops
+        )
+        self._due = deque(post for post in posts if post.sends or post.receives)
+        self._written: set[Slot] = set()
+        self._sent: dict[Channel, deque[TransferKey]] = {}
+        self._arriving: dict[Slot, TransferKey] = {}
+        self._out: list[Instruction] = []
+
+    def weave(self) -> list[Instruction]:
+        for span in self._spans:
+            self._post_until(span.start)
+            touched = effects(span.compute, self._group, self._spec)
+            for slot in touched.reads:
+                if slot in self._arriving:
+                    self._wait(self._arriving.pop(slot))
+            self._out.append(span.compute)
+            self._written.update(touched.writes)
+            # a send whose producer just ended goes at once, before the next op is looked at
+            self._post_until(span.end)
+            if self._spec.sums_counts and span.compute.op is Op.ATTN_FWD:
+                # after the dispatch, which others wait for; the sums are read in the backward only
+                compute = Compute(Op.REDUCE_COUNTS, span.compute.layer, span.compute.mb)
+                self._out.append(compute)
+        self._post_until(float("inf"))
+        for sent in self._sent.values():
+            for key in sent:
+                self._wait(key)
+        assert not self._arriving, "a payload that nobody reads"
+        return self._out
+
+    def _post_until(self, time: float) -> None:
+        while self._due and self._due[0].ready <= time:
+            post = self._due[0]
+            if post.sends and post.key.sent not in self._written:
                 return  # its producer takes no time, and starts just now
-            post = posts.popleft()
-            out.extend(_post(post, spec))
-            (sent if post.sends else received).append(post.hop)
+            self._due.popleft()
+            if post.sends and not post.receives:
+                self._make_room(post.key.channel)
+            self._post(post)
 
-    for span in spans:
-        post_until(span.start)
-        for hop in [hop for hop in sent if hop.end <= span.start]:
-            out.append(_wait(hop))
-            sent.remove(hop)
-        touched = effects(span.compute, group, spec)
-        for hop in [hop for hop in received if hop.key.slot in touched.reads]:
-            out.append(_wait(hop))
-            received.remove(hop)
-        out.append(span.compute)
-        written.update(touched.writes)
-        # a send whose producer just ended goes at once, before the next op is looked at
-        post_until(span.end)
-        if spec.sums_counts and span.compute.op is Op.ATTN_FWD:
-            # after the dispatch, which others wait for; the sums are read in the backward only
-            out.append(Compute(Op.REDUCE_COUNTS, span.compute.layer, span.compute.mb))
-    post_until(float("inf"))
-    out.extend(_wait(hop) for hop in sent)
-    assert not received, "a payload that nobody reads"
-    return out
+    def _make_room(self, channel: Channel) -> None:
+        sent = self._sent.setdefault(channel, deque())
+        while len(sent) >= WINDOW:
+            self._wait(sent.popleft())
 
+    def _post(self, post: _Post) -> None:
+        match post.sends, post.receives:
+            case True, True:
+                ops = (Op.EXCHANGE_COUNTS, Op.EXCHANGE)
+            case True, False:
+                ops = (Op.SEND_COUNTS, Op.POST_SEND)
+            case _:
+                ops = (Op.RECV_COUNTS, Op.POST_RECV)
+        key = post.key
+        for op in ops if self._spec.sends_counts(key.channel) else ops[1:]:
+            self._out.append(Transfer(op, key.channel, key.layer, key.mb))
+        if post.receives:
+            self._arriving[key.received] = key
+        else:
+            self._sent[key.channel].append(key)
 
-def _post(post: _Post, spec: ProgramSpec) -> list[Instruction]:
-    key = post.hop.key
-    counts, payload = (
-        (Op.SEND_COUNTS, Op.POST_SEND) if post.sends else (Op.RECV_COUNTS, Op.POST_RECV)
-    )
-    ops = (counts, payload) if spec.sends_counts(key.channel) else (payload,)
-    return [Transfer(op, key.channel, key.layer, key.mb) for op in ops]
-
-
-def _wait(hop: Hop) -> Instruction:
-    return Transfer(Op.WAIT, hop.key.channel, hop.key.layer, hop.key.mb)
+    def _wait(self, key: TransferKey) -> None:
+        self._out.append(Transfer(Op.WAIT, key.channel, key.layer, key.mb))

@@ -32,8 +32,8 @@ def peak_slots(instructions: Sequence[Instruction], group: Group, spec: ProgramS
     for instruction in instructions:
         if isinstance(instruction, Free):
             alive.discard(instruction.slot)
-        elif isinstance(instruction, Transfer) and instruction.op is Op.POST_RECV:
-            alive.add(instruction.key.slot)
+        elif isinstance(instruction, Transfer) and instruction.op in (Op.POST_RECV, Op.EXCHANGE):
+            alive.add(instruction.key.received)
         else:
             alive.update(effects(instruction, group, spec).writes)
         peak = max(peak, len(alive))
