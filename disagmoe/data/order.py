@@ -1,10 +1,11 @@
 """The deterministic order of training: which tokens are sequence i of epoch e.
 
 An epoch is all training documents once, in a permutation of their own (epoch 0 is shuffled too),
-laid end to end. Sequence i of an epoch is its tokens [i * S, i * S + S + 1): S + 1 tokens give S
-predictions, and the last token of one sequence is the first of the next. Tokens that do not fill a
-last sequence are not seen in that epoch. Everything is a function of (documents, S, seed) and the
-position: there is no state to restore but a cursor.
+laid end to end. They are cut into tokens [i * S, i * S + S + 1): S + 1 tokens give S predictions,
+and the last token of one sequence is the first of the next. Tokens that do not fill a last sequence
+are not seen in that epoch. The sequences of an epoch are read in a permutation of their own, so
+that a batch mixes documents. Everything is a function of (documents, S, seed) and the position:
+there is no state to restore but a cursor.
 """
 
 from dataclasses import dataclass
@@ -36,15 +37,30 @@ class Cursor:
         return Cursor.at(self.count(per_epoch) + sequences, per_epoch)
 
 
-def permutation(count: int, *, seed: int, epoch: int) -> Int64s:
-    """Order of `count` documents in `epoch`, a pure function of its arguments.
+DOCUMENTS, SEQUENCES = 0, 1
+"""What a permutation orders; each has random numbers of its own."""
+
+
+def permutation(count: int, *, seed: int, epoch: int, of: int = DOCUMENTS) -> Int64s:
+    """Order of `count` documents or sequences in `epoch`, a pure function of its arguments.
 
     Sorts 64-bit numbers of the counter-based generator Philox (Salmon et al. 2011) with key (seed,
-    epoch). numpy keeps the stream of its bit generators across versions (NEP 19), not that of
-    `Generator.permutation`.
+    epoch) and a counter that starts at (0, 0, 0, of). numpy keeps the stream of its bit generators
+    across versions (NEP 19), not that of `Generator.permutation`.
     """
     key = np.array([seed, epoch], dtype=np.uint64)
-    return np.argsort(np.random.Philox(key=key).random_raw(count), kind="stable").astype(np.int64)
+    counter = np.array([0, 0, 0, of], dtype=np.uint64)
+    numbers = np.random.Philox(key=key, counter=counter).random_raw(count)
+    return np.argsort(numbers, kind="stable").astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """Order of the documents, where each starts in it, and the order of the sequences."""
+
+    documents: Int64s
+    starts: Int64s
+    sequences: Int64s
 
 
 class SequenceSource:
@@ -65,7 +81,7 @@ class SequenceSource:
         self._documents = _training_documents(data, sequence_length, held_out)
         self._lengths = np.diff(data.starts[: self._documents + 1])
         self.per_epoch = _sequences_in(int(self._lengths.sum()), sequence_length)
-        self._epochs: dict[int, tuple[Int64s, Int64s]] = {}
+        self._epochs: dict[int, _Epoch] = {}
 
     def read(self, start: int, count: int) -> Int64s:
         """Sequences [start, start + count) counted over all epochs: [count, S + 1]."""
@@ -83,8 +99,9 @@ class SequenceSource:
         return np.stack(rows) if rows else np.zeros((0, S + 1), dtype=np.int64)
 
     def _fill(self, row: Int64s, cursor: Cursor) -> None:
-        order, starts = self._epoch(cursor.epoch)
-        position = cursor.position * self.sequence_length
+        epoch = self._epoch(cursor.epoch)
+        order, starts = epoch.documents, epoch.starts
+        position = int(epoch.sequences[cursor.position]) * self.sequence_length
         place = int(np.searchsorted(starts, position, side="right")) - 1
         filled = 0
         while filled < len(row):
@@ -95,15 +112,15 @@ class SequenceSource:
             position += len(part)
             place += 1
 
-    def _epoch(self, epoch: int) -> tuple[Int64s, Int64s]:
-        """Order of the documents in `epoch`, and where each starts in it."""
+    def _epoch(self, epoch: int) -> _Epoch:
         if epoch not in self._epochs:
             # A batch may straddle two epochs; more are never needed at once.
             self._epochs = {e: v for e, v in self._epochs.items() if abs(e - epoch) == 1}
             order = permutation(self._documents, seed=self._seed, epoch=epoch)
             starts = np.zeros(self._documents + 1, dtype=np.int64)
             np.cumsum(self._lengths[order], out=starts[1:])
-            self._epochs[epoch] = (order, starts)
+            sequences = permutation(self.per_epoch, seed=self._seed, epoch=epoch, of=SEQUENCES)
+            self._epochs[epoch] = _Epoch(order, starts, sequences)
         return self._epochs[epoch]
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disagmoe.data.order import Cursor, SequenceSource, permutation
+from disagmoe.data.order import SEQUENCES, Cursor, SequenceSource, permutation
 from disagmoe.data.prepared import PreparedData
 from disagmoe.errors import DataError
 
@@ -46,7 +46,9 @@ def test_sequences_are_consecutive_tokens_of_the_permuted_documents(make_data: M
     assert source.per_epoch == 8  # 34 predictions in 8 sequences of 4; 2 are dropped
     for epoch in range(3):
         stream = _epoch_tokens(data, 5, epoch, 7)
-        expected = [stream[i * 4 : i * 4 + 5] for i in range(8)]
+        order = permutation(8, seed=5, epoch=epoch, of=SEQUENCES).tolist()
+        assert sorted(order) == list(range(8))
+        expected = [stream[i * 4 : i * 4 + 5] for i in order]
         assert source.read(epoch * 8, 8).tolist() == expected
 
 
@@ -76,8 +78,10 @@ def test_a_document_longer_than_a_sequence_and_a_sequence_of_many(make_data: Mak
         stream = _epoch_tokens(data, 0, 0, 4)
         rows = source.read(0, source.per_epoch)
         assert rows.shape == (140 // length, length + 1)
-        assert rows[:, :-1].ravel().tolist() == stream[: rows.shape[0] * length]
-        assert rows[:, 1:].ravel().tolist() == stream[1 : rows.shape[0] * length + 1]
+        order = permutation(source.per_epoch, seed=0, epoch=0, of=SEQUENCES)
+        in_stream = rows[np.argsort(order)]
+        assert in_stream[:, :-1].ravel().tolist() == stream[: rows.shape[0] * length]
+        assert in_stream[:, 1:].ravel().tolist() == stream[1 : rows.shape[0] * length + 1]
 
 
 def test_held_out_documents_are_the_last_and_never_trained_on(make_data: MakeData) -> None:
