@@ -6,7 +6,10 @@ from pydantic import Field
 
 from disagmoe.config.base import Section
 
-ScheduleName = Literal["af_pipe", "serial"]
+ScheduleName = Literal["af_pipe", "serial", "ep_1f1b", "ep_overlap"]
+
+COLOCATED = frozenset({"ep_1f1b", "ep_overlap"})
+"""Schedules of the colocated layouts, in which the same workers have attention and experts."""
 
 
 class ParallelConfig(Section):
@@ -33,8 +36,9 @@ class ParallelConfig(Section):
     """Micro-batches between their first forward and their last backward at any time;
     0 takes 3 per group on the ring, or all micro-batches where there are fewer."""
     schedule: ScheduleName = "af_pipe"
-    """`af_pipe` overlaps micro-batches on the ring; `serial` runs one after the other, for
-    debugging."""
+    """`af_pipe`: attention and experts apart, micro-batches overlap on the ring; `serial`: the
+    same, one after the other, for debugging; `ep_1f1b`: both on the same workers, all-to-alls
+    waited for; `ep_overlap`: both on the same workers, all-to-alls behind compute."""
     residual: Literal["auto", "local", "direct"] = "auto"
     """How the residual stream reaches the next layer: `local` stays on the worker (one group only),
     `direct` sends it to the next attention group; `auto` takes `local` for one group, else

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from disagmoe.config.catalogue import join_words
-from disagmoe.config.parallel import micro_batches
+from disagmoe.config.parallel import COLOCATED, micro_batches
 from disagmoe.config.tomlwrite import format_value
 
 if TYPE_CHECKING:  # run.py uses these rules
@@ -88,6 +88,18 @@ def expert_workers_own_experts(config: "RunConfig") -> Iterator[str]:
         yield (
             f"parallel.expert_workers = {workers} is more than model.experts = {experts}, so some "
             f"workers would hold no expert; use {_span(1, experts)}"
+        )
+
+
+def colocated_workers_match(config: "RunConfig") -> Iterator[str]:
+    """`parallel.attention_workers` equals `parallel.expert_workers` in a colocated schedule."""
+    parallel = config.parallel
+    attention, experts = parallel.attention_workers, parallel.expert_workers
+    if parallel.schedule in COLOCATED and attention != experts:
+        yield (
+            f'parallel.schedule = "{parallel.schedule}" puts attention and experts on the same '
+            f"workers, but attention_workers = {attention} and expert_workers = {experts}; "
+            'use equal numbers, or schedule "af_pipe"'
         )
 
 
@@ -260,6 +272,7 @@ RULES: tuple[Rule, ...] = (
     mixtral_renormalises,
     groups_own_layers,
     expert_workers_own_experts,
+    colocated_workers_match,
     residual_fits_ring,
     tied_embeddings_meet,
     micro_batch_fits_batch,

@@ -27,6 +27,7 @@ from disagmoe.runtime.side import Counts
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.wire import Incoming, Message, Outgoing
 from disagmoe.schedule.ir import Compute, Op, Slot, SlotKind, TransferKey
+from disagmoe.schedule.layout import Side, Worker
 from disagmoe.transport.base import TransportChannel
 from disagmoe.transport.collective import sum_in_rank_order
 
@@ -68,10 +69,13 @@ class Saved:
 
 
 class AttentionSide:
-    """Compute ops of one attention worker."""
+    """Compute ops of one worker in its attention role."""
 
-    def __init__(self, context: Context, parameters: Parameters, slots: SlotTable) -> None:
+    def __init__(
+        self, context: Context, role: Worker, parameters: Parameters, slots: SlotTable
+    ) -> None:
         self._context = context
+        self._role = role
         self._config = context.config
         self._parameters = parameters
         self._slots = slots
@@ -114,20 +118,20 @@ class AttentionSide:
     def expected(self, key: TransferKey, counts: Counts | None) -> Iterable[tuple[str, Message]]:
         """Peers and messages of an incoming payload."""
         wire, layer, mb = self._context.wire, key.layer, key.mb
-        match key.slot.kind:
+        match key.received.kind:
             case SlotKind.RESIDUAL | SlotKind.DRESIDUAL:
                 return [(self._twin(key), wire.residual(self._parts[mb].tokens))]
             case SlotKind.OUTPUTS if counts is not None:
                 return [(peer, wire.outputs(rows)) for peer, (rows, _) in counts.items()]
             case SlotKind.OUTPUTS:
-                residual = self._slots.get(Slot(SlotKind.RESIDUAL, layer, mb), Residual)
+                residual = self._slots.wait_for(_slot(SlotKind.RESIDUAL, layer, mb), Residual)
                 assert residual.returned is not None
                 return [
                     (peer, wire.outputs(len(tokens)))
                     for peer, tokens in zip(self._experts(layer), residual.returned, strict=True)
                 ]
             case SlotKind.DROWS:
-                saved = self._slots.get(Slot(SlotKind.SAVED, layer, mb), Saved)
+                saved = self._slots.wait_for(_slot(SlotKind.SAVED, layer, mb), Saved)
                 return [
                     (peer, wire.drows(len(sent.token_R), len(sent.row_P)))
                     for peer, sent in zip(self._experts(layer), saved.sent, strict=True)
@@ -141,7 +145,7 @@ class AttentionSide:
 
     def _twin(self, key: TransferKey) -> str:
         """The worker of the same rank at the other end of an attention-to-attention channel."""
-        channel, own = key.channel, self._context.worker
+        channel, own = key.channel, self._role
         other = channel.source if channel.target == own.group else channel.target
         return f"{other}.{own.rank}"
 
@@ -156,10 +160,10 @@ class AttentionSide:
     def _embed(self, mb: int) -> None:
         with torch.no_grad():
             h_BSD = embed(self._parameters.values[names.EMBED], self._parts[mb].tokens_BS)
-        self._slots.put(Slot(SlotKind.HIDDEN, 0, mb), h_BSD.flatten(0, 1))
+        self._slots.put(_slot(SlotKind.HIDDEN, 0, mb), h_BSD.flatten(0, 1))
 
     def _embed_bwd(self, mb: int) -> None:
-        dh_TD = self._slots.get(Slot(SlotKind.DHIDDEN, 0, mb), torch.Tensor)
+        dh_TD = self._slots.get(_slot(SlotKind.DHIDDEN, 0, mb), torch.Tensor)
         self._parameters.embedding_grad.index_add_(
             0, self._parts[mb].tokens_BS.flatten(), dh_TD.to(self._context.exact)
         )
@@ -168,9 +172,9 @@ class AttentionSide:
         """Return the residual stream that enters `layer` (or the head, after the last one), and
         the token of every row that was added to it."""
         if layer == 0:
-            return self._slots.get(Slot(SlotKind.HIDDEN, 0, mb), torch.Tensor), ()
-        outputs = self._slots.get(Slot(SlotKind.OUTPUTS, layer - 1, mb), Incoming)
-        slot = Slot(SlotKind.RESIDUAL, layer - 1, mb)
+            return self._slots.get(_slot(SlotKind.HIDDEN, 0, mb), torch.Tensor), ()
+        outputs = self._slots.get(_slot(SlotKind.OUTPUTS, layer - 1, mb), Incoming)
+        slot = _slot(SlotKind.RESIDUAL, layer - 1, mb)
         parts = [outputs.views[peer] for peer in self._experts(layer - 1)]
         if self._context.layout.direct_residual:
             (twin,) = self._slots.get(slot, Incoming).views.values()
@@ -196,11 +200,11 @@ class AttentionSide:
             self.recording.choices[layer, mb] = out.routing.expert_TK
         ranges, dedupe = self._context.expert_ranges, self._config.parallel.dedupe
         sent = plan_dispatch(out.routing.expert_TK, ranges, dedupe)
-        self._slots.put(Slot(SlotKind.ROWS, layer, mb), self._pack_rows(layer, out, sent))
+        self._slots.put(_slot(SlotKind.ROWS, layer, mb), self._pack_rows(layer, out, sent))
         self._put_residual(layer, mb, out.x_TD.detach(), sent)
         if self._training:
             self._slots.put(
-                Slot(SlotKind.SAVED, layer, mb), Saved(h_TD, out, terms, sent, returned)
+                _slot(SlotKind.SAVED, layer, mb), Saved(h_TD, out, terms, sent, returned)
             )
 
     def _router_terms(self, layer: int, mb: int, out: AttentionOut) -> torch.Tensor | None:
@@ -243,7 +247,7 @@ class AttentionSide:
     def _put_residual(
         self, layer: int, mb: int, x_TD: torch.Tensor, sent: Sequence[Dispatch]
     ) -> None:
-        slot = Slot(SlotKind.RESIDUAL, layer, mb)
+        slot = _slot(SlotKind.RESIDUAL, layer, mb)
         layout = self._context.layout
         if layout.direct_residual:
             twin = self._twin(TransferKey(layout.residual(layer), layer, mb))
@@ -252,16 +256,16 @@ class AttentionSide:
             self._slots.put(slot, Residual(x_TD, tuple(to.token_R for to in sent)))
 
     def _reduce_counts(self, layer: int, mb: int) -> None:
-        saved = self._slots.get(Slot(SlotKind.SAVED, layer, mb), Saved)
+        saved = self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
         counts_E = saved.out.routing.count_choices()
         if self._group_channel is not None:
             layout, worker = self._context.layout, self._context.worker
             members = [str(member) for member in layout.members(worker.group)]
             sum_in_rank_order(self._group_channel, str(worker), members, [counts_E])
-        self._slots.put(Slot(SlotKind.COUNTS, layer, mb), counts_E)
+        self._slots.put(_slot(SlotKind.COUNTS, layer, mb), counts_E)
 
     def _attn_bwd(self, layer: int, mb: int) -> None:
-        saved = self._slots.get(Slot(SlotKind.SAVED, layer, mb), Saved)
+        saved = self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
         dx_TD = self._residual_grad(layer, mb)
         dn_TD, dgate_TK = self._dispatch_grads(layer, mb, saved)
         outputs = [saved.out.x_TD, saved.out.n_TD, saved.out.routing.gate_TK]
@@ -275,12 +279,12 @@ class AttentionSide:
         dh_TD, *dparams = torch.autograd.grad(outputs, inputs, grads)
         self._parameters.accumulate(own, dparams)
         if layer == 0:
-            self._slots.put(Slot(SlotKind.DHIDDEN, 0, mb), dh_TD)
+            self._slots.put(_slot(SlotKind.DHIDDEN, 0, mb), dh_TD)
         else:
             self._put_input_grads(layer - 1, mb, dh_TD, saved.returned)
 
     def _residual_grad(self, layer: int, mb: int) -> torch.Tensor:
-        slot = Slot(SlotKind.DRESIDUAL, layer, mb)
+        slot = _slot(SlotKind.DRESIDUAL, layer, mb)
         if not self._context.layout.direct_residual:
             return self._slots.get(slot, torch.Tensor)
         (views,) = self._slots.get(slot, Incoming).views.values()
@@ -290,7 +294,7 @@ class AttentionSide:
         self, layer: int, mb: int, saved: Saved
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the gradients of n [T, D] and of the gates [T, K]."""
-        drows = self._slots.get(Slot(SlotKind.DROWS, layer, mb), Incoming)
+        drows = self._slots.get(_slot(SlotKind.DROWS, layer, mb), Incoming)
         views = [drows.views[peer] for peer in self._experts(layer)]
         tokens, top_k = saved.out.routing.gate_TK.shape
         rows = [(to.token_R, view["rows_RD"]) for to, view in zip(saved.sent, views, strict=True)]
@@ -304,7 +308,7 @@ class AttentionSide:
         loss = self._config.train.loss
         if loss.aux_scope != "micro_batch" or not self._context.spec.reduce_counts:
             return None
-        counts_E = self._slots.get(Slot(SlotKind.COUNTS, layer, mb), torch.Tensor)
+        counts_E = self._slots.get(_slot(SlotKind.COUNTS, layer, mb), torch.Tensor)
         balance = micro_batch_balance_loss(
             saved.out.routing, counts_E, self._parts[mb].micro_batch_tokens, self._totals
         )
@@ -339,13 +343,17 @@ class AttentionSide:
             buffers[peer] = message.allocate(self._context.device)
             torch.index_select(dh_TD, 0, token_R, out=message.views(buffers[peer])["rows_RD"])
             counts[peer] = (len(token_R), 0)
-        self._slots.put(Slot(SlotKind.DOUTPUTS, layer, mb), Outgoing(buffers, counts))
-        slot = Slot(SlotKind.DRESIDUAL, layer, mb)
+        self._slots.put(_slot(SlotKind.DOUTPUTS, layer, mb), Outgoing(buffers, counts))
+        slot = _slot(SlotKind.DRESIDUAL, layer, mb)
         if layout.direct_residual:
             twin = self._twin(TransferKey(layout.residual_grad(layer), layer, mb))
             self._slots.put(slot, _one_message(twin, dh_TD))
         else:
             self._slots.put(slot, dh_TD)
+
+
+def _slot(kind: SlotKind, layer: int, mb: int) -> Slot:
+    return Slot(Side.ATTENTION, kind, layer, mb)
 
 
 def _one_message(peer: str, x_TD: torch.Tensor) -> Outgoing:

@@ -13,7 +13,7 @@ def counts_name(channel: Channel) -> str:
 
 
 def mesh_name(group: Group) -> str:
-    """Name of the channel on which the workers of `group` sum their gradients."""
+    """Name of the channel on which the workers of an attention role sum their gradients."""
     return f"{group}.mesh"
 
 
@@ -21,8 +21,8 @@ def channel_specs(spec: ProgramSpec) -> list[ChannelSpec]:
     """All one-way channels with their count channels, the attention groups' meshes, the world."""
     layout = spec.layout
 
-    def names(group: Group) -> tuple[str, ...]:
-        return tuple(str(worker) for worker in layout.members(group))
+    def names(role: Group) -> tuple[str, ...]:
+        return tuple(str(worker) for worker in layout.members(layout.host(role)))
 
     specs = []
     for channel in layout.channels():
@@ -30,9 +30,9 @@ def channel_specs(spec: ProgramSpec) -> list[ChannelSpec]:
         if spec.sends_counts(channel):
             specs.append(ChannelSpec(counts_name(channel), *ends))
         specs.append(ChannelSpec(str(channel), *ends))
-    for group in layout.all_groups:
-        if group.side is Side.ATTENTION and layout.size(group) > 1:
-            specs.append(ChannelSpec(mesh_name(group), names(group), names(group)))
+    for role in layout.roles:
+        if role.side is Side.ATTENTION and layout.size(role) > 1:
+            specs.append(ChannelSpec(mesh_name(role), names(role), names(role)))
     everyone = tuple(str(worker) for worker in layout.workers)
     specs.append(ChannelSpec(WORLD, everyone, everyone))
     return specs

@@ -10,7 +10,7 @@ from disagmoe.model.partition import expert_range
 from disagmoe.model.precision import wide
 from disagmoe.runtime.wire import Wire
 from disagmoe.schedule.ir import ProgramSpec
-from disagmoe.schedule.layout import Layout, Worker
+from disagmoe.schedule.layout import Layout, Side, Worker
 
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 
@@ -28,6 +28,23 @@ class Context:
     def layout(self) -> Layout:
         """The ring."""
         return self.spec.layout
+
+    def role(self, side: Side) -> Worker | None:
+        """This worker in its role on `side`, or None where it does not play it."""
+        for group in self.layout.roles_of(self.worker.group):
+            if group.side is side:
+                return Worker(group, self.worker.rank)
+        return None
+
+    @cached_property
+    def process_of(self) -> dict[str, str]:
+        """Name of the worker behind every role's name."""
+        layout = self.layout
+        return {
+            str(role): str(layout.process(role))
+            for group in layout.roles
+            for role in layout.members(group)
+        }
 
     @cached_property
     def dtype(self) -> torch.dtype:

@@ -18,6 +18,7 @@ from disagmoe.runtime.side import Counts
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.wire import Incoming, Message, Outgoing
 from disagmoe.schedule.ir import Compute, Op, Slot, SlotKind, TransferKey
+from disagmoe.schedule.layout import Side
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Saved:
 
 
 class ExpertSide:
-    """Compute ops of one expert worker."""
+    """Compute ops of one worker in its expert role."""
 
     def __init__(self, context: Context, parameters: Parameters, slots: SlotTable) -> None:
         self._context = context
@@ -59,22 +60,22 @@ class ExpertSide:
     def expected(self, key: TransferKey, counts: Counts | None) -> Iterable[tuple[str, Message]]:
         """Peers and messages of an incoming payload."""
         wire = self._context.wire
-        if key.slot.kind is SlotKind.ROWS and counts is not None:
+        if key.received.kind is SlotKind.ROWS and counts is not None:
             return [(peer, wire.rows(rows, pairs)) for peer, (rows, pairs) in counts.items()]
-        if key.slot.kind is SlotKind.DOUTPUTS:
-            saved = self._slots.get(Slot(SlotKind.SAVED, key.layer, key.mb), Saved)
+        if key.received.kind is SlotKind.DOUTPUTS:
+            saved = self._slots.wait_for(_slot(SlotKind.SAVED, key.layer, key.mb), Saved)
             peers = self._attention(key.layer + 1)
             return [
                 (peer, wire.doutputs(rows)) for peer, rows in zip(peers, saved.rows, strict=True)
             ]
-        raise AssertionError(f"{key.slot.kind} does not come to an expert worker")
+        raise AssertionError(f"{key.received.kind} does not come to an expert worker")
 
     def _attention(self, layer: int) -> list[str]:
         layout = self._context.layout
         return [str(worker) for worker in layout.members(layout.attention(layer))]
 
     def _forward(self, layer: int, mb: int) -> None:
-        incoming = self._slots.get(Slot(SlotKind.ROWS, layer, mb), Incoming)
+        incoming = self._slots.get(_slot(SlotKind.ROWS, layer, mb), Incoming)
         parts = [incoming.views[peer] for peer in self._attention(layer)]
         rows = tuple(len(part["rows_RD"]) for part in parts)
         pairs = tuple(len(part["gate_P"]) for part in parts)
@@ -87,10 +88,10 @@ class ExpertSide:
             out_RD = experts_forward(params, rows_RD, row_P, expert_P, gate_P)
         tokens = [part.get("token_R") for part in parts]
         outgoing = self._pack_outputs(layer, out_RD.detach(), rows, tokens)
-        self._slots.put(Slot(SlotKind.OUTPUTS, layer, mb), outgoing)
+        self._slots.put(_slot(SlotKind.OUTPUTS, layer, mb), outgoing)
         if self._training:
             saved = Saved(rows_RD, gate_P, out_RD, rows, pairs)
-            self._slots.put(Slot(SlotKind.SAVED, layer, mb), saved)
+            self._slots.put(_slot(SlotKind.SAVED, layer, mb), saved)
 
     def _pack_outputs(
         self,
@@ -114,8 +115,8 @@ class ExpertSide:
         return Outgoing(buffers, counts)
 
     def _backward(self, layer: int, mb: int) -> None:
-        saved = self._slots.get(Slot(SlotKind.SAVED, layer, mb), Saved)
-        incoming = self._slots.get(Slot(SlotKind.DOUTPUTS, layer, mb), Incoming)
+        saved = self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
+        incoming = self._slots.get(_slot(SlotKind.DOUTPUTS, layer, mb), Incoming)
         dout_RD = _join([incoming.views[peer]["rows_RD"] for peer in self._attention(layer + 1)])
         own = [gate_up_name(layer), down_name(layer)]
         inputs = [saved.rows_RD, saved.gate_P, *(self._parameters.values[name] for name in own)]
@@ -135,7 +136,11 @@ class ExpertSide:
             views["rows_RD"].copy_(rows_RD)
             views["gate_P"].copy_(gate_P)
             counts[peer] = (len(rows_RD), len(gate_P))
-        self._slots.put(Slot(SlotKind.DROWS, layer, mb), Outgoing(buffers, counts))
+        self._slots.put(_slot(SlotKind.DROWS, layer, mb), Outgoing(buffers, counts))
+
+
+def _slot(kind: SlotKind, layer: int, mb: int) -> Slot:
+    return Slot(Side.EXPERT, kind, layer, mb)
 
 
 def _join(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -9,21 +9,39 @@ from disagmoe.model import names
 from disagmoe.model.init import initial_store
 from disagmoe.model.partition import LocalTensor, attention_tensors, expert_range, expert_tensors
 from disagmoe.model.precision import wide
-from disagmoe.schedule.layout import Layout, Side, Worker
+from disagmoe.schedule.layout import Group, Layout, Side, Worker
+
+
+def attention_side(config: ModelConfig, layout: Layout, group: Group) -> tuple[LocalTensor, ...]:
+    """The tensors of every worker in the attention role `group`."""
+    return attention_tensors(
+        config,
+        layout.layers_of(group),
+        embedding=group == layout.embedding,
+        head=group == layout.head,
+    )
+
+
+def expert_side(config: ModelConfig, layout: Layout, worker: Worker) -> tuple[LocalTensor, ...]:
+    """The tensors of `worker` in its expert role."""
+    share = expert_range(config.experts, layout.expert_workers, worker.rank)
+    return expert_tensors(config, layout.layers_of(worker.group), share)
 
 
 def local_tensors(config: ModelConfig, layout: Layout, worker: Worker) -> tuple[LocalTensor, ...]:
-    """The tensors that `worker` holds."""
-    layers = layout.layers_of(worker.group)
-    if worker.group.side is Side.EXPERT:
-        share = expert_range(config.experts, layout.expert_workers, worker.rank)
-        return expert_tensors(config, layers, share)
-    return attention_tensors(
-        config,
-        layers,
-        embedding=worker.group == layout.embedding,
-        head=worker.group == layout.head,
-    )
+    """The tensors that `worker` holds, attention before experts where it has both."""
+    tensors: tuple[LocalTensor, ...] = ()
+    for group in layout.roles_of(worker.group):
+        if group.side is Side.ATTENTION:
+            tensors += attention_side(config, layout, group)
+        else:
+            tensors += expert_side(config, layout, Worker(group, worker.rank))
+    return tensors
+
+
+def is_expert(name: str) -> bool:
+    """Whether a local tensor is a stack of experts, of which no other worker has a copy."""
+    return ".experts." in name
 
 
 class Parameters:
@@ -57,6 +75,21 @@ class Parameters:
             if names.EMBED in self.values and names.FINAL_NORM in self.values and tied
             else None
         )
+
+    @property
+    def replicated_grads(self) -> dict[str, torch.Tensor]:
+        """Gradient sums of what all workers of an attention group hold alike."""
+        return {name: grad for name, grad in self.grads.items() if not is_expert(name)}
+
+    @property
+    def expert_grads(self) -> dict[str, torch.Tensor]:
+        """Gradient sums of this worker's own experts."""
+        return {name: grad for name, grad in self.grads.items() if is_expert(name)}
+
+    @property
+    def replicated_flat(self) -> torch.Tensor:
+        """`replicated_grads` as one flat view."""
+        return self.flat_grad[: sum(grad.numel() for grad in self.replicated_grads.values())]
 
     @property
     def embedding_grad(self) -> torch.Tensor:

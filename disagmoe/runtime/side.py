@@ -1,26 +1,17 @@
 """What the interpreter asks of either side of the cut."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
-from disagmoe.runtime.wire import Incoming, Message
-from disagmoe.schedule.ir import Compute, Slot, TransferKey
+from disagmoe.runtime.wire import Message
+from disagmoe.schedule.ir import Compute, TransferKey
 
 Counts = dict[str, tuple[int, int]]
 """Rows and pairs that each peer will send."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A complete payload, before its slot is written."""
-
-    slot: Slot
-    incoming: Incoming
-
-
 class SideOps(Protocol):
-    """Compute of one worker, by op; reads and writes the worker's slot table."""
+    """Compute of one worker in one role; reads and writes the worker's slot table."""
 
     def compute(self, instruction: Compute) -> None:
         """Execute one compute op."""
@@ -29,4 +20,5 @@ class SideOps(Protocol):
         """Peers of an incoming transfer and the message that each sends.
 
         `counts` is what the peers announced, or None where both ends know the counts already.
+        Called by the channel's thread; waits for the slots that it needs.
         """

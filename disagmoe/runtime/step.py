@@ -23,11 +23,12 @@ from disagmoe.runtime.interpreter import Interpreter
 from disagmoe.runtime.parameters import Parameters, local_tensors
 from disagmoe.runtime.recording import Recording
 from disagmoe.runtime.report import EvalReport, StepReport
+from disagmoe.runtime.side import SideOps
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.world import Share, World
 from disagmoe.schedule.ir import Op, ProgramSet
 from disagmoe.schedule.layout import Side
-from disagmoe.transport.base import Transport
+from disagmoe.transport.base import Transport, TransportChannel
 from disagmoe.transport.collective import reduce_to_all_small, sum_in_rank_order
 from disagmoe.units import KIB
 
@@ -45,15 +46,15 @@ class WorkerRuntime:
         transport: Transport,
         source: BatchSource | None,
     ) -> None:
-        """`source` is None exactly on expert workers, which see no tokens."""
+        """`source` is None exactly where attention is not played: experts see no tokens."""
         self._context = context
         self._train = train_programs.of(context.worker.group)
         self._eval = None if eval_programs is None else eval_programs.of(context.worker.group)
         self._source = source
         self._transport = transport
-        self._slots = SlotTable()
-        self.stopwatch = Stopwatch()
         config = context.config
+        self._slots = SlotTable(config.cluster.step_timeout_s)
+        self.stopwatch = Stopwatch()
         self.parameters = Parameters(
             local_tensors(config.model, context.layout, context.worker),
             seed=config.train.seed,
@@ -63,11 +64,15 @@ class WorkerRuntime:
             tied=config.model.tied_embeddings,
         )
         self.optimizer = Optimizer(self.parameters.values, config.train.optimizer)
-        self._side: AttentionSide | ExpertSide
-        if context.worker.group.side is Side.ATTENTION:
-            self._side = AttentionSide(context, self.parameters, self._slots)
-        else:
-            self._side = ExpertSide(context, self.parameters, self._slots)
+        attention, experts = context.role(Side.ATTENTION), context.role(Side.EXPERT)
+        self._attention = (
+            None
+            if attention is None
+            else AttentionSide(context, attention, self.parameters, self._slots)
+        )
+        self._experts = (
+            None if experts is None else ExpertSide(context, self.parameters, self._slots)
+        )
         self._me = str(context.worker)
         self._members = [str(w) for w in context.layout.members(context.worker.group)]
         self._everyone = [str(w) for w in context.layout.workers]
@@ -75,26 +80,37 @@ class WorkerRuntime:
         self._totals = StepTotals(valid_targets=0, tokens=0, sequences=0, micro_batches=0)
         self._world: World | None = None
         self._recording: Recording | None = None
+        self._channels: dict[str, TransportChannel] = {}
+        sides: dict[Side, SideOps] = {}
+        if self._attention is not None:
+            sides[Side.ATTENTION] = self._attention
+        if self._experts is not None:
+            sides[Side.EXPERT] = self._experts
+        self.interpreter = Interpreter(context, sides, self._slots, self._channels, self.stopwatch)
 
     def connect(self) -> None:
         """Open and warm all channels. All workers call it together."""
-        self._channels = self._transport.open(channel_specs(self._context.spec))
-        if isinstance(self._side, AttentionSide):
-            self._side.connect(self._channels.get(mesh_name(self._context.worker.group)))
-        self.interpreter = Interpreter(
-            self._context, self._side, self._slots, self._channels, self.stopwatch
-        )
+        self._channels.update(self._transport.open(channel_specs(self._context.spec)))
+        if self._attention is not None:
+            self._attention.connect(self._mesh)
+
+    @property
+    def _mesh(self) -> TransportChannel | None:
+        """Where the workers of this attention role sum, or None for one worker."""
+        role = self._context.role(Side.ATTENTION)
+        return None if role is None else self._channels.get(mesh_name(role.group))
 
     def record(self) -> Recording:
         """Keep what each step from now on computes, in the returned value."""
         self._recording = Recording()
-        if isinstance(self._side, AttentionSide):
-            self._side.recording = self._recording
+        if self._attention is not None:
+            self._attention.recording = self._recording
         return self._recording
 
     def close(self) -> None:
         """Leave all channels."""
         self._transport.close()
+        self.interpreter.close()
 
     def request_stop(self) -> None:
         """Make the step under way, or the next one, the last on all workers."""
@@ -144,12 +160,12 @@ class WorkerRuntime:
 
     def _begin(self, batch: Batch | None, *, training: bool) -> None:
         self.stopwatch.switch(Kind.DATA)
-        if isinstance(self._side, AttentionSide):
+        if self._attention is not None:
             assert batch is not None
             parts, self._totals = self._cut(batch)
-            self._side.begin(parts, self._totals, training=training)
-        else:
-            self._side.begin(training=training)
+            self._attention.begin(parts, self._totals, training=training)
+        if self._experts is not None:
+            self._experts.begin(training=training)
 
     def _cut(self, batch: Batch) -> tuple[Sequence[Part], StepTotals]:
         context = self._context
@@ -175,15 +191,16 @@ class WorkerRuntime:
     def _reduce_grads(self) -> None:
         self.stopwatch.switch(Kind.SEND)
         self.parameters.join_tied()
-        mesh = self._channels.get(mesh_name(self._context.worker.group))
-        if mesh is not None:
-            sum_in_rank_order(mesh, self._me, self._members, [self.parameters.flat_grad])
+        if self._mesh is not None:
+            flat = self.parameters.replicated_flat
+            sum_in_rank_order(self._mesh, self._me, self._members, [flat])
 
     def _reduce_world(self) -> None:
         self.stopwatch.switch(Kind.OPTIMIZER)
-        # replicas of an attention group hold the same sums; rank 0 answers for them
-        answers = isinstance(self._side, ExpertSide) or self._context.worker.rank == 0
-        norm_squared = squared_norm(self.parameters.grads) if answers else 0.0
+        norm_squared = squared_norm(self.parameters.expert_grads)
+        if self._context.worker.rank == 0:
+            # replicas of an attention group hold the same sums; rank 0 answers for them
+            norm_squared += squared_norm(self.parameters.replicated_grads)
         finite = math.isfinite(norm_squared)
         if not finite:
             names = ", ".join(nonfinite_names(self.parameters.grads)[:5])
@@ -193,10 +210,8 @@ class WorkerRuntime:
 
     def _sum_world(self, norm_squared: float = 0.0, *, nonfinite: bool = False) -> World:
         """Add up what every worker has; all of them get the same bits."""
-        context, side, totals = self._context, self._side, self._totals
-        counters = (
-            side.counters if isinstance(side, AttentionSide) else StepCounters.zero(context, 0)
-        )
+        context, totals, attention = self._context, self._totals, self._attention
+        counters = StepCounters.zero(context, 0) if attention is None else attention.counters
         speaks = context.worker == context.layout.workers[0]
         share = Share(
             counters=counters,

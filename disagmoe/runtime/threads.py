@@ -34,7 +34,7 @@ class ThreadedRun:
                 train.programs,
                 None if evaluation is None else evaluation.programs,
                 self.hub.transport(str(worker)),
-                source if worker.group.side is Side.ATTENTION else None,
+                None if worker.group.side is Side.EXPERT else source,
             )
             for worker in layout.workers
         }

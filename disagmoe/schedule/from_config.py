@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from disagmoe.config.parallel import micro_batches
+from disagmoe.config.parallel import COLOCATED, micro_batches
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
 from disagmoe.schedule.compile import Compiled, build_programs, compile_programs
@@ -48,6 +48,7 @@ def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
         attention_workers=parallel.attention_workers,
         expert_workers=parallel.expert_workers,
         direct_residual=parallel.residual == "direct",
+        colocated=parallel.schedule in COLOCATED,
     )
     held_out = micro_batches(config.train.eval.sequences, parallel.micro_batch_size)
     count = config.micro_batches if training else held_out

@@ -140,6 +140,10 @@ class Layout:
         """The group whose workers play `role`."""
         return Group(Side.COLOCATED, role.index) if self.colocated else role
 
+    def process(self, role: Worker) -> Worker:
+        """The worker that plays the role of `role`."""
+        return Worker(self.host(role.group), role.rank)
+
     def roles_of(self, group: Group) -> tuple[Group, ...]:
         """The roles that the workers of `group` play."""
         if group.side is Side.COLOCATED:

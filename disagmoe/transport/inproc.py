@@ -59,7 +59,7 @@ class InprocHub:
         self._transports = {name: InprocTransport(self, name) for name in worker_names}
         self._opened: dict[tuple[str, str], ChannelSpec] = {}
         self._pairs: dict[tuple[str, str, str], _Pair] = {}
-        self._waiting: dict[str, _Part] = {}
+        self._waiting: list[_Part] = []
         self._gone: dict[str, str] = {}
         self._faults: dict[tuple[str, str, int], Fault] = {}
 
@@ -144,11 +144,11 @@ class InprocHub:
 
         ends = {part.me, part.peer}
         with self._changed:
-            self._waiting[part.me] = part
+            self._waiting.append(part)
             if not self._changed.wait_for(settled, deadline - time.monotonic()):
                 # The worker stays listed as waiting, so that the reports of its peers are whole.
                 raise TransportError(self._stalled(part))
-            del self._waiting[part.me]
+            self._waiting.remove(part)
             if part.error is not None:
                 raise TransportError(part.error)
             if not part.done:
@@ -159,7 +159,7 @@ class InprocHub:
 
     def _stalled(self, part: _Part) -> str:
         lines = [f"no progress within {self.timeout_s:g} s", str(part)]
-        lines += [str(other) for other in self._waiting.values() if other is not part]
+        lines += [str(other) for other in self._waiting if other is not part]
         return "\n  ".join(lines)
 
 

@@ -37,7 +37,7 @@ class ObservedWorker:
     ) -> None:
         compiled, _ = compile_for(config)
         context = Context(config, compiled.programs.spec, worker, torch.device("cpu"))
-        attention = worker.group.side is Side.ATTENTION
+        attention = worker.group.side is not Side.EXPERT
         self._tensors = local_tensors(config.model, context.layout, worker)
         self.runtime = WorkerRuntime(
             context,

@@ -1,0 +1,134 @@
+"""Receives of one worker, each channel on a thread of its own, ahead of the program.
+
+A receive can be posted only when its size is known, and that is told by a message; were it the
+program's thread that waits for it, transfers would begin between two ops only. A channel's thread
+goes through the receives of its channel in their fixed order, so nothing is decided at run time;
+how far it can be ahead is bounded by the micro-batches in flight at the senders.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from disagmoe.errors import TransportError
+from disagmoe.runtime.channels import counts_name
+from disagmoe.runtime.context import Context
+from disagmoe.runtime.side import Counts, SideOps
+from disagmoe.runtime.slots import SlotTable
+from disagmoe.runtime.wire import HEADER_LENGTH, Incoming, Outgoing, header
+from disagmoe.schedule.ir import Op, Program, Transfer, TransferKey
+from disagmoe.schedule.layout import Channel, Side
+from disagmoe.transport.base import TransportChannel, Work
+
+Arrivals = dict[TransferKey, "Future[Incoming]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """A worker's channels as its transfers use them: roles in, workers out."""
+
+    context: Context
+    channels: Mapping[str, TransportChannel]
+
+    def post(
+        self,
+        name: str,
+        sends: Mapping[str, torch.Tensor],
+        recvs: Mapping[str, torch.Tensor],
+    ) -> Work:
+        """Post on channel `name`; peers are named by their roles."""
+        process_of = self.context.process_of
+        return self.channels[name].post(
+            {process_of[peer]: tensor for peer, tensor in sends.items()},
+            {process_of[peer]: tensor for peer, tensor in recvs.items()},
+        )
+
+    def post_counts(
+        self, key: TransferKey, outgoing: Outgoing | None, headers: Mapping[str, torch.Tensor]
+    ) -> Work:
+        """Announce `outgoing`, and receive the announcements of others into `headers`."""
+        counts = {} if outgoing is None else outgoing.counts
+        sends = {peer: header(key.layer, key.mb, *count) for peer, count in counts.items()}
+        return self.post(counts_name(key.channel), sends, headers)
+
+
+class Inbox:
+    """Starts a program's receives and all-to-alls, and hands over what has arrived."""
+
+    def __init__(
+        self,
+        context: Context,
+        sides: Mapping[Side, SideOps],
+        slots: SlotTable,
+        ports: Ports,
+    ) -> None:
+        self._context = context
+        self._sides = sides
+        self._slots = slots
+        self._ports = ports
+        self._threads: dict[Channel, ThreadPoolExecutor] = {}
+
+    def start(self, program: Program) -> Arrivals:
+        """Begin to receive all that `program` receives."""
+        arrivals: Arrivals = {}
+        for instruction in program.instructions:
+            if not isinstance(instruction, Transfer):
+                continue
+            if instruction.op is Op.POST_RECV:
+                task = self._receive
+            elif instruction.op is Op.EXCHANGE:
+                task = self._exchange
+            else:
+                continue
+            key = instruction.key
+            arrivals[key] = self._thread(key.channel).submit(task, key)
+        return arrivals
+
+    def close(self) -> None:
+        """End the threads as soon as what they wait for has come or failed."""
+        for thread in self._threads.values():
+            thread.shutdown(wait=False, cancel_futures=True)
+        self._threads.clear()
+
+    def _thread(self, channel: Channel) -> ThreadPoolExecutor:
+        if channel not in self._threads:
+            self._threads[channel] = ThreadPoolExecutor(1, thread_name_prefix=str(channel))
+        return self._threads[channel]
+
+    def _receive(self, key: TransferKey) -> Incoming:
+        counts = None
+        if self._context.spec.sends_counts(key.channel):
+            counts = self._exchange_counts(key, None)
+        return self._move(key, {}, counts)
+
+    def _exchange(self, key: TransferKey) -> Incoming:
+        outgoing = self._slots.wait_for(key.sent, Outgoing)
+        counts = None
+        if self._context.spec.sends_counts(key.channel):
+            counts = self._exchange_counts(key, outgoing)
+        return self._move(key, outgoing.buffers, counts)
+
+    def _move(
+        self, key: TransferKey, sends: Mapping[str, torch.Tensor], counts: Counts | None
+    ) -> Incoming:
+        side = self._sides[key.channel.target.side]
+        incoming = Incoming.allocate(side.expected(key, counts), self._context.device)
+        self._ports.post(str(key.channel), sends, incoming.buffers).wait()
+        return incoming
+
+    def _exchange_counts(self, key: TransferKey, outgoing: Outgoing | None) -> Counts:
+        members = self._context.layout.members(key.channel.source)
+        headers = {str(peer): torch.empty(HEADER_LENGTH, dtype=torch.int64) for peer in members}
+        self._ports.post_counts(key, outgoing, headers).wait()
+        counts: Counts = {}
+        for peer, values in headers.items():
+            layer, mb, rows, pairs = values.tolist()
+            if (layer, mb) != (key.layer, key.mb) or rows < 0 or pairs < 0:
+                raise TransportError(
+                    f"{key}: {peer} announced L{layer} m{mb} with {rows} rows and {pairs} pairs; "
+                    f"{self._context.worker} expected L{key.layer} m{key.mb}"
+                )
+            counts[peer] = (rows, pairs)
+        return counts
