@@ -23,15 +23,16 @@ class ParallelConfig(Section):
     expert_workers: int = Field(default=1, ge=1)
     """Workers in each expert group (N); each holds its share of the experts of the group's layers;
     at most `model.experts`."""
-    rings: Literal[1] = 1
-    """Copies of the whole ring that train in data parallel; only 1 for now."""
+    rings: int = Field(default=1, ge=1)
+    """Copies of the whole ring that train in data parallel (R); each takes its part of every global
+    batch, and gradients and optimizer states are shared out among the copies."""
     tensor: Literal[1] = 1
     """Workers that share one layer's matrices; reserved, only 1 for now."""
     context: Literal[1] = 1
     """Workers that share one sequence; reserved, only 1 for now."""
     micro_batch_size: int = Field(default=1, ge=1)
     """Sequences per micro-batch, over all workers of an attention group. The last micro-batch of a
-    step is smaller when this does not divide `train.global_batch_size`."""
+    step is smaller when this does not divide the ring's part of `train.global_batch_size`."""
     in_flight: int = Field(default=0, ge=0)
     """Micro-batches between their first forward and their last backward at any time;
     0 takes 3 per group on the ring, or all micro-batches where there are fewer."""
@@ -39,15 +40,17 @@ class ParallelConfig(Section):
     """`af_pipe`: attention and experts apart, micro-batches overlap on the ring; `serial`: the
     same, one after the other, for debugging; `ep_1f1b`: both on the same workers, all-to-alls
     waited for; `ep_overlap`: both on the same workers, all-to-alls behind compute."""
-    residual: Literal["auto", "local", "direct"] = "auto"
+    residual: Literal["auto", "local", "direct", "fused"] = "auto"
     """How the residual stream reaches the next layer: `local` stays on the worker (one group only),
-    `direct` sends it to the next attention group; `auto` takes `local` for one group, else
-    `direct`."""
+    `direct` sends it to the next attention group, `fused` lets it travel with the rows that go
+    through the experts, at no extra bytes; `auto` takes `local` for one group, else `fused`."""
     dedupe: Literal["rank", "none"] = "rank"
     """Rows on the wire: `rank` sends a token once to each expert worker, `none` once to each of its
     experts (for comparison)."""
 
 
-def micro_batches(global_batch_size: int, micro_batch_size: int) -> int:
-    """Return how many micro-batches a step has; the last one may be smaller."""
-    return -(-global_batch_size // micro_batch_size)
+def micro_batches(global_batch_size: int, micro_batch_size: int, rings: int = 1) -> int:
+    """Return how many micro-batches each ring has in a step; the last one may be smaller, or empty
+    where rings do not divide the batch."""
+    longest = -(-global_batch_size // rings)
+    return -(-longest // micro_batch_size)

@@ -49,7 +49,7 @@ def resolve(config: RunConfig, *, cuda: bool) -> RunConfig:
 def _resolve_parallel(config: RunConfig) -> ParallelConfig:
     parallel = config.parallel
     update: dict[str, Any] = {
-        "residual": _fill(parallel.residual, "local" if parallel.groups == 1 else "direct")
+        "residual": _fill(parallel.residual, "local" if parallel.groups == 1 else "fused")
     }
     if parallel.in_flight == 0:
         most = 1 if parallel.schedule == "serial" else IN_FLIGHT_PER_GROUP * parallel.groups

@@ -104,17 +104,18 @@ def colocated_workers_match(config: "RunConfig") -> Iterator[str]:
 
 
 def residual_fits_ring(config: "RunConfig") -> Iterator[str]:
-    """`parallel.residual` is not `local` with several groups and not `direct` with one."""
+    """`parallel.residual` is not `local` with several groups, and neither `direct` nor `fused` with
+    one."""
     residual, groups = config.parallel.residual, config.parallel.groups
     if residual == "local" and groups > 1:
         yield (
             f'parallel.residual = "local" keeps the residual stream on one worker, but '
             f"parallel.groups = {groups} moves it on after every layer; "
-            'use "auto" or "direct"'
+            'use "auto", "direct" or "fused"'
         )
-    if residual == "direct" and groups == 1:
+    if residual in ("direct", "fused") and groups == 1:
         yield (
-            'parallel.residual = "direct" sends the residual stream to the next group, but '
+            f'parallel.residual = "{residual}" sends the residual stream to the next group, but '
             'parallel.groups = 1 has no other group; use "auto" or "local"'
         )
 
@@ -142,6 +143,16 @@ def micro_batch_fits_batch(config: "RunConfig") -> Iterator[str]:
         )
 
 
+def rings_share_batch(config: "RunConfig") -> Iterator[str]:
+    """`parallel.rings` is at most `train.global_batch_size`."""
+    rings, batch = config.parallel.rings, config.train.global_batch_size
+    if rings > batch:
+        yield (
+            f"parallel.rings = {rings} is more than train.global_batch_size = {batch}, so some "
+            f"rings would train on nothing; use {_span(1, batch)}"
+        )
+
+
 def in_flight_fits_step(config: "RunConfig") -> Iterator[str]:
     """`parallel.in_flight` is at most the number of micro-batches of a step, and 0 or 1 for the
     schedule `serial`."""
@@ -154,11 +165,13 @@ def in_flight_fits_step(config: "RunConfig") -> Iterator[str]:
             )
         return
     size, batch = config.parallel.micro_batch_size, config.train.global_batch_size
-    count = micro_batches(batch, size)
+    rings = config.parallel.rings
+    count = micro_batches(batch, size, rings)
     if in_flight > count:
         yield (
             f"parallel.in_flight = {in_flight} is more than the {_plural(count, 'micro-batch')} of "
-            f"a step (train.global_batch_size = {batch}, parallel.micro_batch_size = {size}); "
+            f"a step (train.global_batch_size = {batch}, parallel.micro_batch_size = {size}"
+            f"{f', parallel.rings = {rings}' if rings > 1 else ''}); "
             f"use {_span(1, count)}, or 0 for automatic"
         )
 
@@ -276,6 +289,7 @@ RULES: tuple[Rule, ...] = (
     residual_fits_ring,
     tied_embeddings_meet,
     micro_batch_fits_batch,
+    rings_share_batch,
     in_flight_fits_step,
     decay_is_for_wsd,
     learning_rate_fits_run,

@@ -42,8 +42,11 @@ class RunConfig(Section):
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches per step; the last one may be smaller."""
-        return micro_batches(self.train.global_batch_size, self.parallel.micro_batch_size)
+        """Micro-batches of each ring per step; the last one may be smaller."""
+        parallel = self.parallel
+        return micro_batches(
+            self.train.global_batch_size, parallel.micro_batch_size, parallel.rings
+        )
 
     @property
     def micro_batch_sizes(self) -> tuple[int, ...]:

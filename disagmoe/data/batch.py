@@ -79,6 +79,17 @@ def split_micro_batches(batch: Batch, micro_batch_size: int) -> list[Batch]:
     return [batch.rows(*bounds) for bounds in micro_batch_bounds(batch.sequences, micro_batch_size)]
 
 
+def ring_micro_batches(
+    batch: Batch, micro_batch_size: int, ring: int, rings: int
+) -> list[Batch]:
+    """The micro-batches of one ring: its contiguous part of the batch, cut up. All rings have
+    equally many, so the last one may be empty."""
+    start, stop = part_bounds(batch.sequences, ring, rings)
+    longest = -(-batch.sequences // rings)
+    bounds = micro_batch_bounds(longest, micro_batch_size)
+    return [batch.rows(min(start + a, stop), min(start + b, stop)) for a, b in bounds]
+
+
 def worker_part(micro_batch: Batch, rank: int, workers: int) -> Batch:
     """The part of one micro-batch that attention worker `rank` of `workers` handles."""
     return micro_batch.rows(*part_bounds(micro_batch.sequences, rank, workers))

@@ -40,20 +40,28 @@ class Optimizer:
     fp32 or fp64 parameter is its own master and costs no copy.
     """
 
-    def __init__(self, params: Mapping[str, torch.Tensor], config: OptimizerConfig) -> None:
+    def __init__(
+        self,
+        params: Mapping[str, torch.Tensor],
+        config: OptimizerConfig,
+        decay: Mapping[str, bool] | None = None,
+    ) -> None:
+        """`decay` says which parameters decay, where `params` are pieces whose names and shapes no
+        longer tell; None asks `decays`."""
         self._params = {name: param.detach() for name, param in params.items()}
         self._states = {name: _new_state(param) for name, param in self._params.items()}
         self._step_count = 0
+        decaying = decay or {name: decays(name, p.ndim) for name, p in self._params.items()}
         groups = [
             {
                 "params": [
                     state.master
                     for name, state in self._states.items()
-                    if decays(name, state.master.ndim) == decay
+                    if decaying[name] == wanted
                 ],
-                "weight_decay": config.weight_decay if decay else 0.0,
+                "weight_decay": config.weight_decay if wanted else 0.0,
             }
-            for decay in (True, False)
+            for wanted in (True, False)
         ]
         # fused: one pass over memory (on CPU 7 times faster than a loop of operations), and an
         # element gets the same bits wherever a shard puts it.

@@ -3,7 +3,7 @@
 Letters: B sequences, S positions, T = B * S tokens, D hidden, K top-k, E experts, R rows, P pairs.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from disagmoe.model.losses import (
 )
 from disagmoe.model.params import AttentionParams, HeadParams
 from disagmoe.model.rope import Rope
+from disagmoe.runtime.channels import choices_name
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.counters import StepCounters
 from disagmoe.runtime.parameters import Parameters
@@ -48,11 +49,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """The residual stream at its reader, and the token of every row that each expert worker
-    returns, where the reader dispatched the rows itself."""
+    """With one group, the residual stream where it waits for the experts, and the token of every
+    row that each expert worker returns."""
 
     x_TD: torch.Tensor
-    returned: tuple[torch.Tensor, ...] | None
+    returned: tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class AttentionSide:
         self._config = context.config
         self._parameters = parameters
         self._slots = slots
-        self._group_channel: TransportChannel | None = None
+        self._choices_channel: TransportChannel | None = None
         self._ropes: dict[int, Rope] = {}
         self._parts: Sequence[Part] = ()
         self._totals = StepTotals(valid_targets=0, tokens=0, sequences=0, micro_batches=0)
@@ -87,9 +88,9 @@ class AttentionSide:
         self.counters = StepCounters.zero(context, 0)
         self.recording: Recording | None = None
 
-    def connect(self, group_channel: TransportChannel | None) -> None:
-        """Take the mesh of this group, None for a group of one."""
-        self._group_channel = group_channel
+    def connect(self, channels: Mapping[str, TransportChannel]) -> None:
+        """Take the channel on which this role sums its choices, if there is one."""
+        self._choices_channel = channels.get(choices_name(self._role.group, self._role.ring))
 
     def begin(self, parts: Sequence[Part], totals: StepTotals, *, training: bool) -> None:
         """Take the data of a step or an evaluation."""
@@ -125,7 +126,6 @@ class AttentionSide:
                 return [(peer, wire.outputs(rows)) for peer, (rows, _) in counts.items()]
             case SlotKind.OUTPUTS:
                 residual = self._slots.wait_for(_slot(SlotKind.RESIDUAL, layer, mb), Residual)
-                assert residual.returned is not None
                 return [
                     (peer, wire.outputs(len(tokens)))
                     for peer, tokens in zip(self._experts(layer), residual.returned, strict=True)
@@ -141,13 +141,13 @@ class AttentionSide:
 
     def _experts(self, layer: int) -> list[str]:
         layout = self._context.layout
-        return [str(worker) for worker in layout.members(layout.experts(layer))]
+        return [str(worker) for worker in layout.members(layout.experts(layer), self._role.ring)]
 
     def _twin(self, key: TransferKey) -> str:
         """The worker of the same rank at the other end of an attention-to-attention channel."""
         channel, own = key.channel, self._role
         other = channel.source if channel.target == own.group else channel.target
-        return f"{other}.{own.rank}"
+        return str(Worker(other, own.rank, own.ring))
 
     def _rope(self, positions: int) -> Rope:
         if positions not in self._ropes:
@@ -164,7 +164,7 @@ class AttentionSide:
 
     def _embed_bwd(self, mb: int) -> None:
         dh_TD = self._slots.get(_slot(SlotKind.DHIDDEN, 0, mb), torch.Tensor)
-        self._parameters.embedding_grad.index_add_(
+        self._parameters.second_grad(names.EMBED).index_add_(
             0, self._parts[mb].tokens_BS.flatten(), dh_TD.to(self._context.exact)
         )
 
@@ -174,18 +174,19 @@ class AttentionSide:
         if layer == 0:
             return self._slots.get(_slot(SlotKind.HIDDEN, 0, mb), torch.Tensor), ()
         outputs = self._slots.get(_slot(SlotKind.OUTPUTS, layer - 1, mb), Incoming)
-        slot = _slot(SlotKind.RESIDUAL, layer - 1, mb)
         parts = [outputs.views[peer] for peer in self._experts(layer - 1)]
-        if self._context.layout.direct_residual:
-            (twin,) = self._slots.get(slot, Incoming).views.values()
-            x_TD = twin["x_TD"]
-            returned = tuple(part["token_R"].long() for part in parts)
-        else:
-            residual = self._slots.get(slot, Residual)
-            assert residual.returned is not None
-            x_TD, returned = residual.x_TD, residual.returned
         rows = [part["rows_RD"] for part in parts]
-        return combine(x_TD, list(zip(returned, rows, strict=True))), returned
+        layout, slot = self._context.layout, _slot(SlotKind.RESIDUAL, layer - 1, mb)
+        if layout.groups == 1:
+            residual = self._slots.get(slot, Residual)
+            added = list(zip(residual.returned, rows, strict=True))
+            return combine(residual.x_TD, added), residual.returned
+        returned = tuple(part["token_R"].long() for part in parts)
+        added = list(zip(returned, rows, strict=True))
+        if layout.fused_residual:
+            return sum_rows(self._parts[mb].tokens, added), returned
+        (twin,) = self._slots.get(slot, Incoming).views.values()
+        return combine(twin["x_TD"], added), returned
 
     def _attn_fwd(self, layer: int, mb: int) -> None:
         part, model = self._parts[mb], self._config.model
@@ -230,17 +231,23 @@ class AttentionSide:
 
     def _pack_rows(self, layer: int, out: AttentionOut, sent: Sequence[Dispatch]) -> Outgoing:
         buffers, counts = {}, {}
-        n_TD, gates = out.n_TD.detach(), out.routing.gate_TK.detach().flatten()
+        fused = self._context.layout.fused_residual
+        # with a fused residual the experts normalise; what travels is the residual stream itself
+        carried_TD = (out.x_TD if fused else out.n_TD).detach()
+        gates = out.routing.gate_TK.detach().flatten()
         for peer, to in zip(self._experts(layer), sent, strict=True):
             message = self._context.wire.rows(len(to.token_R), len(to.row_P))
             buffer = message.allocate(self._context.device)
             views = message.views(buffer)
-            torch.index_select(n_TD, 0, to.token_R, out=views["rows_RD"])
+            torch.index_select(carried_TD, 0, to.token_R, out=views["rows_RD"])
             torch.index_select(gates, 0, to.choice_P, out=views["gate_P"])
             views["row_P"].copy_(to.row_P)
             views["expert_P"].copy_(to.expert_P)
             if "token_R" in views:
                 views["token_R"].copy_(to.token_R)
+            if "home_R" in views:
+                first_choice = to.choice_P % self._config.model.top_k == 0
+                views["home_R"].zero_()[to.row_P[first_choice]] = 1
             buffers[peer], counts[peer] = buffer, (len(to.token_R), len(to.row_P))
         return Outgoing(buffers, counts)
 
@@ -249,6 +256,8 @@ class AttentionSide:
     ) -> None:
         slot = _slot(SlotKind.RESIDUAL, layer, mb)
         layout = self._context.layout
+        if layout.fused_residual:
+            return
         if layout.direct_residual:
             twin = self._twin(TransferKey(layout.residual(layer), layer, mb))
             self._slots.put(slot, _one_message(twin, x_TD))
@@ -258,18 +267,23 @@ class AttentionSide:
     def _reduce_counts(self, layer: int, mb: int) -> None:
         saved = self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
         counts_E = saved.out.routing.count_choices()
-        if self._group_channel is not None:
+        if self._choices_channel is not None:
             layout, worker = self._context.layout, self._context.worker
-            members = [str(member) for member in layout.members(worker.group)]
-            sum_in_rank_order(self._group_channel, str(worker), members, [counts_E])
+            members = [str(peer) for peer in layout.members(worker.group, worker.ring)]
+            sum_in_rank_order(self._choices_channel, str(worker), members, [counts_E])
         self._slots.put(_slot(SlotKind.COUNTS, layer, mb), counts_E)
 
     def _attn_bwd(self, layer: int, mb: int) -> None:
         saved = self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
-        dx_TD = self._residual_grad(layer, mb)
-        dn_TD, dgate_TK = self._dispatch_grads(layer, mb, saved)
-        outputs = [saved.out.x_TD, saved.out.n_TD, saved.out.routing.gate_TK]
-        grads = [dx_TD, dn_TD, dgate_TK]
+        drows_TD, dgate_TK = self._dispatch_grads(layer, mb, saved)
+        if self._context.layout.fused_residual:
+            # the rows were x, and their gradient holds that of the residual
+            outputs, grads = [saved.out.x_TD], [drows_TD]
+        else:
+            outputs = [saved.out.x_TD, saved.out.n_TD]
+            grads = [self._residual_grad(layer, mb), drows_TD]
+        outputs.append(saved.out.routing.gate_TK)
+        grads.append(dgate_TK)
         for terms in (saved.terms, self._micro_batch_term(layer, mb, saved)):
             if terms is not None:
                 outputs.append(terms)
@@ -293,7 +307,7 @@ class AttentionSide:
     def _dispatch_grads(
         self, layer: int, mb: int, saved: Saved
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the gradients of n [T, D] and of the gates [T, K]."""
+        """Return the gradients of what was sent as rows [T, D] and of the gates [T, K]."""
         drows = self._slots.get(_slot(SlotKind.DROWS, layer, mb), Incoming)
         views = [drows.views[peer] for peer in self._experts(layer)]
         tokens, top_k = saved.out.routing.gate_TK.shape
@@ -345,6 +359,8 @@ class AttentionSide:
             counts[peer] = (len(token_R), 0)
         self._slots.put(_slot(SlotKind.DOUTPUTS, layer, mb), Outgoing(buffers, counts))
         slot = _slot(SlotKind.DRESIDUAL, layer, mb)
+        if layout.fused_residual:
+            return
         if layout.direct_residual:
             twin = self._twin(TransferKey(layout.residual_grad(layer), layer, mb))
             self._slots.put(slot, _one_message(twin, dh_TD))

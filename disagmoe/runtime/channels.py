@@ -1,38 +1,96 @@
 """Every channel that a run opens, in the one order in which all workers open them."""
 
+from disagmoe.runtime.parameters import SegmentKind
 from disagmoe.schedule.ir import ProgramSpec
-from disagmoe.schedule.layout import Channel, Group, Side
+from disagmoe.schedule.layout import Channel, Group, Layout, Side, Worker, ring_prefix
 from disagmoe.transport.base import ChannelSpec
 
 WORLD = "world"
 
 
-def counts_name(channel: Channel) -> str:
+def channel_name(channel: Channel, ring: int) -> str:
+    """Name of `channel` in one ring."""
+    return f"{ring_prefix(ring)}{channel}"
+
+
+def counts_name(channel: Channel, ring: int) -> str:
     """Name of the small channel on which the row counts of `channel` travel."""
-    return f"{channel}.counts"
+    return f"{channel_name(channel, ring)}.counts"
 
 
-def mesh_name(group: Group) -> str:
-    """Name of the channel on which the workers of an attention role sum their gradients."""
-    return f"{group}.mesh"
+def choices_name(role: Group, ring: int) -> str:
+    """Name of the channel on which an attention role sums how often experts were chosen."""
+    return f"{ring_prefix(ring)}{role}.choices"
+
+
+def replicas_name(kind: SegmentKind, worker: Worker) -> str:
+    """Name of the channel among all workers that hold the same parameters as `worker`."""
+    group = worker.group.index
+    match kind:
+        case SegmentKind.ATTENTION:
+            return f"attention{group}.replicas"
+        case SegmentKind.SHARED:
+            return f"shared{group}.replicas"
+        case SegmentKind.EXPERTS:
+            return f"experts{group}.{worker.rank}.replicas"
+
+
+def replicas(kind: SegmentKind, worker: Worker, layout: Layout) -> tuple[Worker, ...]:
+    """All workers that hold the same parameters of `kind` as `worker`, which holds some: in rank
+    order, ring after ring."""
+    index = worker.group.index
+    attention, experts = Group(Side.ATTENTION, index), Group(Side.EXPERT, index)
+    found: list[Worker] = []
+    for ring in range(layout.rings):
+        match kind:
+            case SegmentKind.ATTENTION:
+                found += layout.members(layout.host(attention), ring)
+            case SegmentKind.SHARED:
+                found += layout.members(layout.host(attention), ring)
+                found += layout.members(layout.host(experts), ring)
+            case SegmentKind.EXPERTS:
+                found.append(Worker(layout.host(experts), worker.rank, ring))
+    return tuple(dict.fromkeys(found))
 
 
 def channel_specs(spec: ProgramSpec) -> list[ChannelSpec]:
-    """All one-way channels with their count channels, the attention groups' meshes, the world."""
+    """All one-way channels with their count channels, those of the sums, and the world."""
     layout = spec.layout
-
-    def names(role: Group) -> tuple[str, ...]:
-        return tuple(str(worker) for worker in layout.members(layout.host(role)))
-
-    specs = []
-    for channel in layout.channels():
-        ends = (names(channel.source), names(channel.target))
-        if spec.sends_counts(channel):
-            specs.append(ChannelSpec(counts_name(channel), *ends))
-        specs.append(ChannelSpec(str(channel), *ends))
-    for role in layout.roles:
-        if role.side is Side.ATTENTION and layout.size(role) > 1:
-            specs.append(ChannelSpec(mesh_name(role), names(role), names(role)))
+    specs: list[ChannelSpec] = []
+    for ring in range(layout.rings):
+        for channel in layout.channels():
+            ends = (_names(layout, channel.source, ring), _names(layout, channel.target, ring))
+            if spec.sends_counts(channel):
+                specs.append(ChannelSpec(counts_name(channel, ring), *ends))
+            specs.append(ChannelSpec(channel_name(channel, ring), *ends))
+        for role in layout.roles if spec.sums_counts else ():
+            members = _names(layout, role, ring)
+            if role.side is Side.ATTENTION and len(members) > 1:
+                specs.append(ChannelSpec(choices_name(role, ring), members, members))
+    specs += _replica_specs(layout)
     everyone = tuple(str(worker) for worker in layout.workers)
     specs.append(ChannelSpec(WORLD, everyone, everyone))
     return specs
+
+
+def _names(layout: Layout, role: Group, ring: int) -> tuple[str, ...]:
+    return tuple(str(worker) for worker in layout.members(layout.host(role), ring))
+
+
+def _replica_specs(layout: Layout) -> list[ChannelSpec]:
+    specs: dict[str, ChannelSpec] = {}
+    for worker in layout.workers:
+        for kind in held_kinds(layout, worker):
+            members = tuple(str(peer) for peer in replicas(kind, worker, layout))
+            if len(members) > 1:
+                name = replicas_name(kind, worker)
+                specs[name] = ChannelSpec(name, members, members)
+    return list(specs.values())
+
+
+def held_kinds(layout: Layout, worker: Worker) -> list[SegmentKind]:
+    """The segments that `worker` holds."""
+    sides = {role.side for role in layout.roles_of(worker.group)}
+    kinds = [SegmentKind.ATTENTION] if Side.ATTENTION in sides else []
+    kinds += [SegmentKind.SHARED] if layout.fused_residual else []
+    return kinds + ([SegmentKind.EXPERTS] if Side.EXPERT in sides else [])

@@ -33,17 +33,17 @@ class Context:
         """This worker in its role on `side`, or None where it does not play it."""
         for group in self.layout.roles_of(self.worker.group):
             if group.side is side:
-                return Worker(group, self.worker.rank)
+                return Worker(group, self.worker.rank, self.worker.ring)
         return None
 
     @cached_property
     def process_of(self) -> dict[str, str]:
-        """Name of the worker behind every role's name."""
+        """Name of the worker behind every role's name, in this worker's ring."""
         layout = self.layout
         return {
             str(role): str(layout.process(role))
             for group in layout.roles
-            for role in layout.members(group)
+            for role in layout.members(group, self.worker.ring)
         }
 
     @cached_property
@@ -64,6 +64,7 @@ class Context:
             dtype=self.dtype,
             exact=self.exact,
             with_tokens=self.layout.groups > 1,
+            with_home=self.layout.fused_residual,
         )
 
     @cached_property

@@ -8,17 +8,20 @@ from dataclasses import dataclass
 
 import torch
 
+from disagmoe.model import names
 from disagmoe.model.dispatch import join_rows
 from disagmoe.model.experts import experts_forward
+from disagmoe.model.norm import rms_norm
 from disagmoe.model.params import ExpertParams
 from disagmoe.model.partition import down_name, gate_up_name
+from disagmoe.model.precision import wide
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.parameters import Parameters
 from disagmoe.runtime.side import Counts
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.wire import Incoming, Message, Outgoing
 from disagmoe.schedule.ir import Compute, Op, Slot, SlotKind, TransferKey
-from disagmoe.schedule.layout import Side
+from disagmoe.schedule.layout import Side, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,11 @@ class Saved:
 class ExpertSide:
     """Compute ops of one worker in its expert role."""
 
-    def __init__(self, context: Context, parameters: Parameters, slots: SlotTable) -> None:
+    def __init__(
+        self, context: Context, role: Worker, parameters: Parameters, slots: SlotTable
+    ) -> None:
         self._context = context
+        self._role = role
         self._parameters = parameters
         self._slots = slots
         self._training = True
@@ -72,7 +78,7 @@ class ExpertSide:
 
     def _attention(self, layer: int) -> list[str]:
         layout = self._context.layout
-        return [str(worker) for worker in layout.members(layout.attention(layer))]
+        return [str(worker) for worker in layout.members(layout.attention(layer), self._role.ring)]
 
     def _forward(self, layer: int, mb: int) -> None:
         incoming = self._slots.get(_slot(SlotKind.ROWS, layer, mb), Incoming)
@@ -85,13 +91,23 @@ class ExpertSide:
         with torch.set_grad_enabled(self._training):
             rows_RD = _join([part["rows_RD"] for part in parts]).requires_grad_(self._training)
             gate_P = _join([part["gate_P"] for part in parts]).requires_grad_(self._training)
-            out_RD = experts_forward(params, rows_RD, row_P, expert_P, gate_P)
+            n_RD = self._normalised(layer, rows_RD)
+            out_RD = experts_forward(params, n_RD, row_P, expert_P, gate_P)
+            if self._context.layout.fused_residual:
+                out_RD = _add_home(out_RD, rows_RD, _join([part["home_R"] for part in parts]))
         tokens = [part.get("token_R") for part in parts]
         outgoing = self._pack_outputs(layer, out_RD.detach(), rows, tokens)
         self._slots.put(_slot(SlotKind.OUTPUTS, layer, mb), outgoing)
         if self._training:
             saved = Saved(rows_RD, gate_P, out_RD, rows, pairs)
             self._slots.put(_slot(SlotKind.SAVED, layer, mb), saved)
+
+    def _normalised(self, layer: int, rows_RD: torch.Tensor) -> torch.Tensor:
+        """What the experts take: the rows, or with a fused residual their norm."""
+        if not self._context.layout.fused_residual:
+            return rows_RD
+        weight = self._parameters.values[names.attention_name(layer, "moe_norm")]
+        return rms_norm(rows_RD, weight, self._context.config.model.norm_eps)
 
     def _pack_outputs(
         self,
@@ -120,7 +136,13 @@ class ExpertSide:
         dout_RD = _join([incoming.views[peer]["rows_RD"] for peer in self._attention(layer + 1)])
         own = [gate_up_name(layer), down_name(layer)]
         inputs = [saved.rows_RD, saved.gate_P, *(self._parameters.values[name] for name in own)]
-        drows_RD, dgate_P, *dparams = torch.autograd.grad(saved.out_RD, inputs, dout_RD)
+        if self._context.layout.fused_residual:
+            norm = names.attention_name(layer, "moe_norm")
+            inputs.append(self._parameters.values[norm])
+            drows_RD, dgate_P, *dparams, dnorm = torch.autograd.grad(saved.out_RD, inputs, dout_RD)
+            self._parameters.second_grad(norm).add_(dnorm)
+        else:
+            drows_RD, dgate_P, *dparams = torch.autograd.grad(saved.out_RD, inputs, dout_RD)
         self._parameters.accumulate(own, dparams)
         buffers, counts = {}, {}
         parts = zip(
@@ -137,6 +159,13 @@ class ExpertSide:
             views["gate_P"].copy_(gate_P)
             counts[peer] = (len(rows_RD), len(gate_P))
         self._slots.put(_slot(SlotKind.DROWS, layer, mb), Outgoing(buffers, counts))
+
+
+def _add_home(out_RD: torch.Tensor, rows_RD: torch.Tensor, home_R: torch.Tensor) -> torch.Tensor:
+    """Add the residual to the outputs of the rows at home here; summed in the exact type."""
+    exact = wide(out_RD.dtype)
+    kept_RD = rows_RD.to(exact) * home_R.to(exact)[:, None]
+    return (out_RD.to(exact) + kept_RD).to(out_RD.dtype)
 
 
 def _slot(kind: SlotKind, layer: int, mb: int) -> Slot:

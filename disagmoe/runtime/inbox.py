@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from disagmoe.errors import TransportError
-from disagmoe.runtime.channels import counts_name
+from disagmoe.runtime.channels import channel_name, counts_name
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.side import Counts, SideOps
 from disagmoe.runtime.slots import SlotTable
@@ -45,13 +45,22 @@ class Ports:
             {process_of[peer]: tensor for peer, tensor in recvs.items()},
         )
 
+    def post_payload(
+        self,
+        key: TransferKey,
+        sends: Mapping[str, torch.Tensor],
+        recvs: Mapping[str, torch.Tensor],
+    ) -> Work:
+        """Post the payload of `key`."""
+        return self.post(channel_name(key.channel, self.context.worker.ring), sends, recvs)
+
     def post_counts(
         self, key: TransferKey, outgoing: Outgoing | None, headers: Mapping[str, torch.Tensor]
     ) -> Work:
         """Announce `outgoing`, and receive the announcements of others into `headers`."""
         counts = {} if outgoing is None else outgoing.counts
         sends = {peer: header(key.layer, key.mb, *count) for peer, count in counts.items()}
-        return self.post(counts_name(key.channel), sends, headers)
+        return self.post(counts_name(key.channel, self.context.worker.ring), sends, headers)
 
 
 class Inbox:
@@ -115,11 +124,11 @@ class Inbox:
     ) -> Incoming:
         side = self._sides[key.channel.target.side]
         incoming = Incoming.allocate(side.expected(key, counts), self._context.device)
-        self._ports.post(str(key.channel), sends, incoming.buffers).wait()
+        self._ports.post_payload(key, sends, incoming.buffers).wait()
         return incoming
 
     def _exchange_counts(self, key: TransferKey, outgoing: Outgoing | None) -> Counts:
-        members = self._context.layout.members(key.channel.source)
+        members = self._context.layout.members(key.channel.source, self._context.worker.ring)
         headers = {str(peer): torch.empty(HEADER_LENGTH, dtype=torch.int64) for peer in members}
         self._ports.post_counts(key, outgoing, headers).wait()
         counts: Counts = {}

@@ -114,7 +114,7 @@ class Interpreter:
             case Op.POST_SEND:
                 self._stopwatch.switch(Kind.SEND)
                 outgoing = self._slots.get(key.sent, Outgoing)
-                work = self._ports.post(str(key.channel), outgoing.buffers, {})
+                work = self._ports.post_payload(key, outgoing.buffers, {})
                 self._works.setdefault(key, []).append(work)
                 self._count(key, outgoing)
             case Op.EXCHANGE:

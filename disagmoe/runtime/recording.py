@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from disagmoe.runtime.parameters import Parameters
-
 
 @dataclass(slots=True)
 class Recording:
@@ -15,7 +13,3 @@ class Recording:
     """Summed gradients by global name, before clipping."""
     choices: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     """Experts chosen [T, K] by layer and micro-batch, for this worker's tokens."""
-
-    def keep_grads(self, parameters: Parameters) -> None:
-        """Copy the gradients as the optimizer is about to see them."""
-        self.grads = {name: grad.clone() for name, grad in parameters.global_grads().items()}

@@ -7,29 +7,29 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from disagmoe.data.batch import Batch, count_valid, split_micro_batches, worker_part
+from disagmoe.data.batch import Batch, count_valid, ring_micro_batches, worker_part
 from disagmoe.data.source import BatchSource
 from disagmoe.model.losses import StepTotals
-from disagmoe.optim.adamw import Optimizer
-from disagmoe.optim.clip import clip_scale, nonfinite_names, squared_norm
+from disagmoe.optim.clip import clip_scale, nonfinite_names
 from disagmoe.optim.lr import learning_rate
 from disagmoe.runtime.attention import AttentionSide, Part
-from disagmoe.runtime.channels import WORLD, channel_specs, mesh_name
+from disagmoe.runtime.channels import WORLD, channel_specs
 from disagmoe.runtime.clock import Kind, Stopwatch
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.counters import StepCounters
 from disagmoe.runtime.experts import ExpertSide
 from disagmoe.runtime.interpreter import Interpreter
-from disagmoe.runtime.parameters import Parameters, local_tensors
+from disagmoe.runtime.parameters import Parameters, SegmentKind, local_tensors, used_twice
 from disagmoe.runtime.recording import Recording
 from disagmoe.runtime.report import EvalReport, StepReport
 from disagmoe.runtime.side import SideOps
 from disagmoe.runtime.slots import SlotTable
+from disagmoe.runtime.update import Update
 from disagmoe.runtime.world import Share, World
 from disagmoe.schedule.ir import Op, ProgramSet
 from disagmoe.schedule.layout import Side
 from disagmoe.transport.base import Transport, TransportChannel
-from disagmoe.transport.collective import reduce_to_all_small, sum_in_rank_order
+from disagmoe.transport.collective import reduce_to_all_small
 from disagmoe.units import KIB
 
 log = logging.getLogger(__name__)
@@ -57,13 +57,13 @@ class WorkerRuntime:
         self.stopwatch = Stopwatch()
         self.parameters = Parameters(
             local_tensors(config.model, context.layout, context.worker),
+            used_twice(config.model, context.layout, context.worker),
             seed=config.train.seed,
             std=config.model.init_std,
             dtype=context.dtype,
             device=context.device,
-            tied=config.model.tied_embeddings,
         )
-        self.optimizer = Optimizer(self.parameters.values, config.train.optimizer)
+        self.update = Update(context, self.parameters, config.train.optimizer)
         attention, experts = context.role(Side.ATTENTION), context.role(Side.EXPERT)
         self._attention = (
             None
@@ -71,14 +71,14 @@ class WorkerRuntime:
             else AttentionSide(context, attention, self.parameters, self._slots)
         )
         self._experts = (
-            None if experts is None else ExpertSide(context, self.parameters, self._slots)
+            None if experts is None else ExpertSide(context, experts, self.parameters, self._slots)
         )
         self._me = str(context.worker)
-        self._members = [str(w) for w in context.layout.members(context.worker.group)]
         self._everyone = [str(w) for w in context.layout.workers]
         self._stop_requested = False
         self._totals = StepTotals(valid_targets=0, tokens=0, sequences=0, micro_batches=0)
         self._world: World | None = None
+        self._nonfinite = False
         self._recording: Recording | None = None
         self._channels: dict[str, TransportChannel] = {}
         sides: dict[Side, SideOps] = {}
@@ -91,14 +91,9 @@ class WorkerRuntime:
     def connect(self) -> None:
         """Open and warm all channels. All workers call it together."""
         self._channels.update(self._transport.open(channel_specs(self._context.spec)))
+        self.update.connect(self._channels)
         if self._attention is not None:
-            self._attention.connect(self._mesh)
-
-    @property
-    def _mesh(self) -> TransportChannel | None:
-        """Where the workers of this attention role sum, or None for one worker."""
-        role = self._context.role(Side.ATTENTION)
-        return None if role is None else self._channels.get(mesh_name(role.group))
+            self._attention.connect(self._channels)
 
     def record(self) -> Recording:
         """Keep what each step from now on computes, in the returned value."""
@@ -168,17 +163,20 @@ class WorkerRuntime:
             self._experts.begin(training=training)
 
     def _cut(self, batch: Batch) -> tuple[Sequence[Part], StepTotals]:
-        context = self._context
-        whole = split_micro_batches(batch, context.config.parallel.micro_batch_size)
+        context, layout = self._context, self._context.layout
+        size = context.config.parallel.micro_batch_size
+        rings = [
+            ring_micro_batches(batch, size, ring, layout.rings) for ring in range(layout.rings)
+        ]
         totals = StepTotals(
             valid_targets=count_valid(batch.targets_BS),
             tokens=batch.targets_BS.numel(),
-            sequences=batch.targets_BS.shape[0],
-            micro_batches=len(whole),
+            sequences=batch.sequences,
+            micro_batches=sum(part.sequences > 0 for ring in rings for part in ring),
         )
         parts = []
-        for micro_batch in whole:
-            part = worker_part(micro_batch, context.worker.rank, context.layout.attention_workers)
+        for micro_batch in rings[context.worker.ring]:
+            part = worker_part(micro_batch, context.worker.rank, layout.attention_workers)
             parts.append(
                 Part(
                     part.tokens_BS.to(context.device),
@@ -189,33 +187,37 @@ class WorkerRuntime:
         return parts, totals
 
     def _reduce_grads(self) -> None:
+        self.stopwatch.switch(Kind.OPTIMIZER)
+        # before the sum, which would spread what is not finite to everyone
+        self._nonfinite = any(
+            not math.isfinite(segment.flat_grad.sum(dtype=torch.float64).item())
+            for segment in self.parameters.segments.values()
+        )
+        if self._nonfinite:
+            names = ", ".join(nonfinite_names(self.parameters.grads)[:5])
+            log.warning("step %d: gradients of %s are not finite: %s", self._step, self._me, names)
         self.stopwatch.switch(Kind.SEND)
-        self.parameters.join_tied()
-        if self._mesh is not None:
-            flat = self.parameters.replicated_flat
-            sum_in_rank_order(self._mesh, self._me, self._members, [flat])
+        self.update.reduce()
 
     def _reduce_world(self) -> None:
         self.stopwatch.switch(Kind.OPTIMIZER)
-        norm_squared = squared_norm(self.parameters.expert_grads)
-        if self._context.worker.rank == 0:
-            # replicas of an attention group hold the same sums; rank 0 answers for them
-            norm_squared += squared_norm(self.parameters.replicated_grads)
-        finite = math.isfinite(norm_squared)
-        if not finite:
-            names = ", ".join(nonfinite_names(self.parameters.grads)[:5])
-            log.warning("step %d: gradients of %s are not finite: %s", self._step, self._me, names)
+        norms = self.update.norm_squared()
+        finite = all(math.isfinite(norm) for norm in norms.values())
         self.stopwatch.switch(Kind.RECV_WAIT)
-        self._world = self._sum_world(norm_squared if finite else 0.0, nonfinite=not finite)
+        self._world = self._sum_world(
+            norms if finite else {}, nonfinite=self._nonfinite or not finite
+        )
 
-    def _sum_world(self, norm_squared: float = 0.0, *, nonfinite: bool = False) -> World:
+    def _sum_world(
+        self, norms: Mapping[SegmentKind, float] | None = None, *, nonfinite: bool = False
+    ) -> World:
         """Add up what every worker has; all of them get the same bits."""
         context, totals, attention = self._context, self._totals, self._attention
         counters = StepCounters.zero(context, 0) if attention is None else attention.counters
         speaks = context.worker == context.layout.workers[0]
         share = Share(
             counters=counters,
-            norm_squared=norm_squared,
+            norm_squared=norms or {},
             nonfinite=nonfinite,
             stop=self._stop_requested,
             tokens=totals.tokens if speaks else 0,
@@ -230,14 +232,12 @@ class WorkerRuntime:
         world = self._world
         assert world is not None
         if self._recording is not None:
-            self._recording.keep_grads(self.parameters)
+            self._recording.grads = self.update.summed_grads()
         if not world.reason_to_skip():
             train = self._context.config.train
             norm = math.sqrt(world.norm_squared)
-            self.optimizer.step(
-                self.parameters.grads,
-                learning_rate(self._step, train),
-                clip_scale(norm, train.optimizer.clip_norm),
+            self.update.apply(
+                learning_rate(self._step, train), clip_scale(norm, train.optimizer.clip_norm)
             )
         self.parameters.zero_grad()
 

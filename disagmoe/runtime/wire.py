@@ -70,10 +70,13 @@ class Wire:
     with_tokens: bool
     """Whether outputs arrive at another group than the one that sent the rows, so that the token of
     each row must travel along."""
+    with_home: bool
+    """Whether rows carry the residual, which one expert worker per token adds to its output."""
 
     def rows(self, rows: int, pairs: int) -> Message:
         """Attention to experts: rows, and per pair its row, local expert and gate weight."""
         tokens = (Section("token_R", (rows,), torch.int32),) if self.with_tokens else ()
+        home = (Section("home_R", (rows,), torch.uint8),) if self.with_home else ()
         return Message(
             (
                 Section("rows_RD", (rows, self.hidden), self.dtype),
@@ -81,6 +84,7 @@ class Wire:
                 Section("row_P", (pairs,), torch.int32),
                 Section("expert_P", (pairs,), torch.int32),
                 *tokens,
+                *home,
             )
         )
 

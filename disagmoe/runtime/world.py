@@ -1,13 +1,15 @@
 """What the world reduction carries: one vector of sums, from which every worker reads the same."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 from disagmoe.runtime.counters import StepCounters
+from disagmoe.runtime.parameters import SegmentKind
 
-_SCALARS = ("norm_squared", "stop", "tokens", "valid_targets", "loss", "balance", "z")
+_NORMS = tuple(f"norm_squared_{kind}" for kind in SegmentKind)
+_SCALARS = (*_NORMS, "stop", "tokens", "valid_targets", "loss", "balance", "z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +17,9 @@ class Share:
     """What one worker adds to the sums."""
 
     counters: StepCounters
-    norm_squared: float = 0.0
-    """Of the gradients that this worker answers for; 0 when they are not finite."""
+    norm_squared: Mapping[SegmentKind, float] = field(default_factory=dict)
+    """Of the gradients that this worker answers for. Segments are summed apart, so that the bits
+    are the same whether one worker or two hold attention and experts."""
     nonfinite: bool = False
     stop: bool = False
     tokens: int = 0
@@ -28,7 +31,7 @@ class Share:
         flags[rank] = float(self.nonfinite)
         counters = self.counters
         scalars = [
-            self.norm_squared,
+            *(self.norm_squared.get(kind, 0.0) for kind in SegmentKind),
             float(self.stop),
             float(self.tokens),
             float(self.valid_targets),
@@ -60,7 +63,7 @@ class World:
         flags = total[len(_SCALARS) : len(_SCALARS) + len(workers)].tolist()
         choices = total[len(_SCALARS) + len(workers) :].view(-1, experts).long().tolist()
         return cls(
-            norm_squared=scalars["norm_squared"],
+            norm_squared=sum(scalars[name] for name in _NORMS),
             stop=scalars["stop"] > 0,
             tokens=int(scalars["tokens"]),
             valid_targets=int(scalars["valid_targets"]),

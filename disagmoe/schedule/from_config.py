@@ -48,9 +48,13 @@ def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
         attention_workers=parallel.attention_workers,
         expert_workers=parallel.expert_workers,
         direct_residual=parallel.residual == "direct",
+        fused_residual=parallel.residual == "fused",
         colocated=parallel.schedule in COLOCATED,
+        rings=parallel.rings,
     )
-    held_out = micro_batches(config.train.eval.sequences, parallel.micro_batch_size)
+    held_out = micro_batches(
+        config.train.eval.sequences, parallel.micro_batch_size, parallel.rings
+    )
     count = config.micro_batches if training else held_out
     spec = ProgramSpec(
         layout=layout,

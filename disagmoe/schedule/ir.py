@@ -299,10 +299,12 @@ def _forward_effects(op: Op, layer: int, mb: int, spec: ProgramSpec) -> Effects:
             return Effects(writes=(_attention(SlotKind.HIDDEN, 0, mb),))
         case Op.ATTN_FWD:
             hidden = (_attention(SlotKind.HIDDEN, 0, mb),)
-            rows = (_attention(SlotKind.ROWS, layer, mb), _attention(SlotKind.RESIDUAL, layer, mb))
-            return Effects(_inputs(layer, mb) if layer else hidden, (*rows, *saved))
+            rows: tuple[Slot, ...] = (_attention(SlotKind.ROWS, layer, mb),)
+            if not spec.layout.fused_residual:
+                rows = (*rows, _attention(SlotKind.RESIDUAL, layer, mb))
+            return Effects(_inputs(layer, mb, spec) if layer else hidden, (*rows, *saved))
         case Op.HEAD_EVAL:
-            return Effects(_inputs(layer, mb))
+            return Effects(_inputs(layer, mb, spec))
         case Op.REDUCE_COUNTS:
             return Effects(saved, (_attention(SlotKind.COUNTS, layer, mb),))
         case _:
@@ -314,12 +316,14 @@ def _backward_effects(op: Op, layer: int, mb: int, spec: ProgramSpec) -> Effects
     hidden = (_attention(SlotKind.DHIDDEN, 0, mb),)
     match op:
         case Op.HEAD:
-            return Effects(_inputs(layer, mb), _input_grads(layer, mb))
+            return Effects(_inputs(layer, mb, spec), _input_grads(layer, mb, spec))
         case Op.ATTN_BWD:
             counts = (_attention(SlotKind.COUNTS, layer, mb),) if spec.sums_counts else ()
-            rows, residual = SlotKind.DROWS, SlotKind.DRESIDUAL
-            grads = (_attention(rows, layer, mb), _attention(residual, layer, mb))
-            return Effects((*grads, *saved, *counts), _input_grads(layer, mb) if layer else hidden)
+            grads: tuple[Slot, ...] = (_attention(SlotKind.DROWS, layer, mb),)
+            if not spec.layout.fused_residual:
+                grads = (*grads, _attention(SlotKind.DRESIDUAL, layer, mb))
+            writes = _input_grads(layer, mb, spec) if layer else hidden
+            return Effects((*grads, *saved, *counts), writes)
         case Op.EMBED_BWD:
             return Effects(hidden)
         case _:
@@ -335,15 +339,19 @@ def _saved(layer: int, mb: int, spec: ProgramSpec) -> tuple[Slot, ...]:
     return (_attention(SlotKind.SAVED, layer, mb),) if spec.training else ()
 
 
-def _inputs(layer: int, mb: int) -> tuple[Slot, ...]:
+def _inputs(layer: int, mb: int, spec: ProgramSpec) -> tuple[Slot, ...]:
     """What attention of `layer` (or the head, for the number of layers) takes from before."""
-    outputs, residual = SlotKind.OUTPUTS, SlotKind.RESIDUAL
-    return (_attention(outputs, layer - 1, mb), _attention(residual, layer - 1, mb))
+    outputs = _attention(SlotKind.OUTPUTS, layer - 1, mb)
+    if spec.layout.fused_residual:
+        return (outputs,)
+    return (outputs, _attention(SlotKind.RESIDUAL, layer - 1, mb))
 
 
-def _input_grads(layer: int, mb: int) -> tuple[Slot, ...]:
-    outputs, residual = SlotKind.DOUTPUTS, SlotKind.DRESIDUAL
-    return (_attention(outputs, layer - 1, mb), _attention(residual, layer - 1, mb))
+def _input_grads(layer: int, mb: int, spec: ProgramSpec) -> tuple[Slot, ...]:
+    outputs = _attention(SlotKind.DOUTPUTS, layer - 1, mb)
+    if spec.layout.fused_residual:
+        return (outputs,)
+    return (outputs, _attention(SlotKind.DRESIDUAL, layer - 1, mb))
 
 
 def owner(compute: Compute, layout: Layout) -> Group:

@@ -9,6 +9,7 @@ from disagmoe.errors import ScheduleError
 
 _NUMBER = re.compile("0|[1-9][0-9]*")  # one spelling each, so that writing and reading are inverses
 _GROUP = re.compile(f"([AFC])({_NUMBER.pattern})")
+_WORKER = re.compile(rf"(?:r([1-9][0-9]*)\.)?([^.]*)\.({_NUMBER.pattern})")
 
 
 class Side(StrEnum):
@@ -47,21 +48,27 @@ class Group:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Worker:
-    """One worker, written `A0.1`: second worker of group A0."""
+    """One worker, written `A0.1`: second worker of group A0; in ring 1 and above `r1.A0.1`."""
 
     group: Group
     rank: int
+    ring: int = 0
 
     def __str__(self) -> str:
-        return f"{self.group}.{self.rank}"
+        return f"{ring_prefix(self.ring)}{self.group}.{self.rank}"
 
     @classmethod
     def parse(cls, text: str) -> "Worker":
-        """Read `A0.1`; raises ScheduleError for anything else."""
-        group, dot, rank = text.partition(".")
-        if not dot or not _NUMBER.fullmatch(rank):
+        """Read `A0.1` or `r1.A0.1`; raises ScheduleError for anything else."""
+        match = _WORKER.fullmatch(text)
+        if match is None:
             raise ScheduleError(f"{text!r} is no worker; expected group, dot, rank, as in A0.1")
-        return cls(Group.parse(group), int(rank))
+        return cls(Group.parse(match[2]), int(match[3]), int(match[1] or 0))
+
+
+def ring_prefix(ring: int) -> str:
+    """What names of `ring` begin with: nothing for ring 0, as most runs have no other."""
+    return f"r{ring}." if ring else ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -99,18 +106,26 @@ class Layout:
     attention_workers: int = 1
     expert_workers: int = 1
     direct_residual: bool = False
+    """The residual stream goes from one attention group to the next on channels of its own."""
+    fused_residual: bool = False
+    """It goes through the experts: rows carry it, and one expert worker per token adds it to what
+    it returns."""
     colocated: bool = False
+    rings: int = 1
+    """Copies of the whole ring in data parallel; all run the same programs."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups <= self.layers:
             raise ScheduleError(
                 f"{self.groups} groups for {self.layers} layers; use 1 to {self.layers} groups"
             )
-        for name in ("attention_workers", "expert_workers"):
+        for name in ("attention_workers", "expert_workers", "rings"):
             if getattr(self, name) < 1:
                 raise ScheduleError(f"{getattr(self, name)} {name}; use 1 or more")
-        if self.direct_residual != (self.groups > 1):
-            raise ScheduleError("the residual is local for one group and direct for more")
+        if self.direct_residual + self.fused_residual != (self.groups > 1):
+            raise ScheduleError(
+                "the residual is local for one group, and either direct or fused for more"
+            )
         if self.colocated and self.attention_workers != self.expert_workers:
             raise ScheduleError(
                 f"{self.attention_workers} attention and {self.expert_workers} expert workers "
@@ -121,9 +136,9 @@ class Layout:
         """Workers in `group`."""
         return self.expert_workers if group.side is Side.EXPERT else self.attention_workers
 
-    def members(self, group: Group) -> tuple[Worker, ...]:
-        """Workers of `group` in rank order."""
-        return tuple(Worker(group, rank) for rank in range(self.size(group)))
+    def members(self, group: Group, ring: int = 0) -> tuple[Worker, ...]:
+        """Workers of `group` in one ring, in rank order."""
+        return tuple(Worker(group, rank, ring) for rank in range(self.size(group)))
 
     @property
     def roles(self) -> tuple[Group, ...]:
@@ -142,7 +157,7 @@ class Layout:
 
     def process(self, role: Worker) -> Worker:
         """The worker that plays the role of `role`."""
-        return Worker(self.host(role.group), role.rank)
+        return Worker(self.host(role.group), role.rank, role.ring)
 
     def roles_of(self, group: Group) -> tuple[Group, ...]:
         """The roles that the workers of `group` play."""
@@ -157,7 +172,12 @@ class Layout:
     @property
     def workers(self) -> tuple[Worker, ...]:
         """All workers in world-rank order."""
-        return tuple(worker for group in self.all_groups for worker in self.members(group))
+        return tuple(
+            worker
+            for ring in range(self.rings)
+            for group in self.all_groups
+            for worker in self.members(group, ring)
+        )
 
     def attention(self, layer: int) -> Group:
         """Attention group of `layer`; `layer == layers` gives the group of the head."""

@@ -33,12 +33,14 @@ _HEADER = (
     "groups",
     "attention_workers",
     "expert_workers",
+    "fused_residual",
     "colocated",
+    "rings",
     "micro_batches",
     "training",
     "reduce_counts",
 )
-_FLAGS = ("colocated", "training", "reduce_counts")
+_FLAGS = ("fused_residual", "colocated", "training", "reduce_counts")
 
 
 def write_program(program: Program, spec: ProgramSpec) -> str:
@@ -50,7 +52,9 @@ def write_program(program: Program, spec: ProgramSpec) -> str:
         layout.groups,
         layout.attention_workers,
         layout.expert_workers,
+        int(layout.fused_residual),
         int(layout.colocated),
+        layout.rings,
         spec.micro_batches,
         int(spec.training),
         int(spec.reduce_counts),
@@ -109,8 +113,10 @@ def _spec(values: dict[str, int]) -> ProgramSpec:
         groups=values["groups"],
         attention_workers=values["attention_workers"],
         expert_workers=values["expert_workers"],
-        direct_residual=values["groups"] > 1,
+        direct_residual=values["groups"] > 1 and not values["fused_residual"],
+        fused_residual=bool(values["fused_residual"]),
         colocated=bool(values["colocated"]),
+        rings=values["rings"],
     )
     return ProgramSpec(
         layout=layout,

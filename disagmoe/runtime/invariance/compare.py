@@ -5,13 +5,13 @@ Of a number: |difference| / max(|reference|, 1e-6).
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 import torch
 
 from disagmoe.config.run import RunConfig
-from disagmoe.data.batch import part_bounds, split_micro_batches
+from disagmoe.data.batch import part_bounds, ring_micro_batches
 from disagmoe.optim.adamw import decays
 from disagmoe.optim.clip import clip_scale
 from disagmoe.optim.lr import learning_rate
@@ -122,15 +122,33 @@ def _flips(worker: Worker, seen: Observation, reference: ReferenceStep, config: 
     if worker.group.side is Side.EXPERT:
         return 0
     positions = config.train.sequence_length
-    whole = split_micro_batches(reference.batch, parallel.micro_batch_size)
+    mine = ring_micro_batches(
+        reference.batch, parallel.micro_batch_size, worker.ring, parallel.rings
+    )
     flips = 0
     for (layer, mb), chosen_TK in seen.choices.items():
-        start, stop = part_bounds(whole[mb].sequences, worker.rank, parallel.attention_workers)
-        expected_TK = reference.choices[mb][layer][start * positions : stop * positions]
+        if mine[mb].sequences == 0:
+            continue
+        start, stop = part_bounds(mine[mb].sequences, worker.rank, parallel.attention_workers)
+        whole_TK = reference.choices[_place(reference, config, worker.ring, mb)][layer]
+        expected_TK = whole_TK[start * positions : stop * positions]
         if chosen_TK.shape != expected_TK.shape:
             return max(1, chosen_TK.numel())
         flips += int((chosen_TK != expected_TK).any(dim=1).sum())
     return flips
+
+
+def _place(reference: ReferenceStep, config: RunConfig, ring: int, mb: int) -> int:
+    """Index of a ring's micro-batch among all that are not empty."""
+    parallel = config.parallel
+    before = [
+        part
+        for other in range(ring)
+        for part in ring_micro_batches(
+            reference.batch, parallel.micro_batch_size, other, parallel.rings
+        )
+    ]
+    return sum(part.sequences > 0 for part in before) + mb
 
 
 def _update_difference(seen: Observation, reference: ReferenceStep, config: RunConfig) -> float:
@@ -159,14 +177,22 @@ def _update_difference(seen: Observation, reference: ReferenceStep, config: RunC
 
 def same_bits(
     first: Mapping[Worker, Observation], second: Mapping[Worker, Observation]
-) -> Iterable[str]:
-    """Yield what differs in a single bit between two runs on the same workers."""
-    for worker, one in first.items():
-        other = second[worker]
+) -> Iterator[str]:
+    """Yield what differs in a single bit between two runs of one division of the work.
+
+    Their workers may have other names, where the same ones play two roles, so tensors are found by
+    global name; that also compares all replicas with each other."""
+    reports = [seen.report for seen in first.values()]
+    grads = {name: t for seen in first.values() for name, t in seen.grads.items()}
+    values = {name: t for seen in first.values() for name, t in seen.values.items()}
+    for worker, seen in second.items():
         for what in ("loss", "balance", "z", "grad_norm"):
-            if getattr(one.report, what) != getattr(other.report, what):
+            if getattr(seen.report, what) != getattr(reports[0], what):
                 yield f"{worker} {what}"
-        for which in ("grads", "values"):
-            for name, tensor in getattr(one, which).items():
-                if not torch.equal(tensor, getattr(other, which)[name]):
+        for which, expected, found in (
+            ("gradient", grads, seen.grads),
+            ("value", values, seen.values),
+        ):
+            for name, tensor in found.items():
+                if not torch.equal(tensor, expected[name]):
                     yield f"{worker} {which} {name}"

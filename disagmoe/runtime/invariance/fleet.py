@@ -13,8 +13,8 @@ import torch
 from disagmoe.config.run import RunConfig
 from disagmoe.data.batch import Batch
 from disagmoe.errors import WorkerError
-from disagmoe.runtime.invariance.reference import State
 from disagmoe.runtime.invariance.worker import Observation, ObservedWorker
+from disagmoe.runtime.update import TrainingState
 from disagmoe.schedule.from_config import programs_for
 from disagmoe.schedule.layout import Worker
 from disagmoe.transport.gloo import GlooTransport
@@ -29,7 +29,7 @@ class Fleet(Protocol):
     """Runs steps of one layout after another."""
 
     def run(
-        self, config: RunConfig, batches: list[Batch], states: list[State | None]
+        self, config: RunConfig, batches: list[Batch], states: list[TrainingState | None]
     ) -> list[Mapping[Worker, Observation]]:
         """Do one step per batch in the layout of `config`; `states` are loaded before the steps.
 
@@ -44,7 +44,7 @@ class ThreadFleet:
     """Workers as threads."""
 
     def run(
-        self, config: RunConfig, batches: list[Batch], states: list[State | None]
+        self, config: RunConfig, batches: list[Batch], states: list[TrainingState | None]
     ) -> list[Mapping[Worker, Observation]]:
         """See Fleet.run."""
         workers = programs_for(config).spec.layout.workers
@@ -66,7 +66,7 @@ def _in_thread(
     config: RunConfig,
     worker: Worker,
     batches: list[Batch],
-    states: list[State | None],
+    states: list[TrainingState | None],
 ) -> list[Observation]:
     transport = hub.transport(str(worker))
     try:
@@ -90,7 +90,7 @@ class _Task:
     config: RunConfig
     worker: Worker
     batches: list[Batch]
-    states: list[State | None]
+    states: list[TrainingState | None]
     store: tuple[str, int]
     epoch: int
 
@@ -111,7 +111,7 @@ class ProcessFleet:
             self._members.append((process, here))
 
     def run(
-        self, config: RunConfig, batches: list[Batch], states: list[State | None]
+        self, config: RunConfig, batches: list[Batch], states: list[TrainingState | None]
     ) -> list[Mapping[Worker, Observation]]:
         """See Fleet.run."""
         workers = programs_for(config).spec.layout.workers

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from disagmoe.config.load import override
+from disagmoe.config.parallel import COLOCATED
 from disagmoe.config.run import RunConfig
 
 
@@ -18,6 +19,8 @@ class Case:
     schedule: str = "af_pipe"
     dedupe: str = "rank"
     aux_scope: str = "sequence"
+    residual: str = "auto"
+    rings: int = 1
     transport: str = "inproc"
 
     @property
@@ -26,6 +29,8 @@ class Case:
         extra = [self.schedule]
         extra += ["no-dedupe"] if self.dedupe == "none" else []
         extra += ["aux-micro-batch"] if self.aux_scope == "micro_batch" else []
+        extra += [self.residual] if self.residual != "auto" else []
+        extra += [f"R{self.rings}"] if self.rings > 1 else []
         return (
             f"mb{self.micro_batches} p{self.groups} M{self.attention} N{self.experts} "
             f"k{self.in_flight} {' '.join(extra)} {self.transport}"
@@ -41,11 +46,15 @@ class Case:
             self.experts,
             self.dedupe,
             self.aux_scope,
+            self.residual,
+            self.rings,
+            # a fused residual shares norms among other workers where both roles are on the same
+            self.residual != "direct" and self.groups > 1 and self.schedule in COLOCATED,
         )
 
     def apply(self, config: RunConfig) -> RunConfig:
         """Return `config` in this layout. Raises ConfigError where the model does not fit."""
-        batch = config.train.global_batch_size
+        batch = -(-config.train.global_batch_size // self.rings)
         return override(
             config,
             [
@@ -56,7 +65,8 @@ class Case:
                 f"parallel.in_flight={self.in_flight}",
                 f"parallel.schedule={self.schedule}",
                 f"parallel.dedupe={self.dedupe}",
-                "parallel.residual=auto",
+                f"parallel.residual={self.residual}",
+                f"parallel.rings={self.rings}",
                 f"train.loss.aux_scope={self.aux_scope}",
             ],
         )

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import torch
 
 from disagmoe.config.run import RunConfig
-from disagmoe.data.batch import IGNORED, Batch, split_micro_batches
+from disagmoe.data.batch import IGNORED, Batch, ring_micro_batches
 from disagmoe.errors import ConfigError
 from disagmoe.model.init import initial_store
 from disagmoe.model.partition import LocalTensor, model_tensors
 from disagmoe.model.transformer import MicroBatch, hidden_states, reference_step
-from disagmoe.optim.adamw import Optimizer, ParameterState
+from disagmoe.optim.adamw import Optimizer
 from disagmoe.optim.clip import clip_scale, squared_norm
 from disagmoe.optim.lr import learning_rate
+from disagmoe.runtime.update import TrainingState
 
 TOP_K_GAP = 1e-4
 """Least difference between the last chosen and the first rejected router probability: far above
@@ -24,20 +25,10 @@ _TRIES_PER_SEQUENCE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """Parameters and optimizer state between two steps, by global name."""
-
-    values: dict[str, torch.Tensor]
-    exp_avg: dict[str, torch.Tensor]
-    exp_avg_sq: dict[str, torch.Tensor]
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
 class ReferenceStep:
     """One step of the reference: what went in, and what every layout must get."""
 
-    before: State
+    before: TrainingState
     batch: Batch
     loss: float
     balance: float
@@ -46,7 +37,7 @@ class ReferenceStep:
     grads: dict[str, torch.Tensor]
     choices: tuple[tuple[torch.Tensor, ...], ...]
     """Experts chosen [T, K] by micro-batch and layer."""
-    after: State
+    after: TrainingState
 
 
 def reference_run(config: RunConfig, dtype: torch.dtype, steps: int) -> list[ReferenceStep]:
@@ -62,7 +53,7 @@ def reference_run(config: RunConfig, dtype: torch.dtype, steps: int) -> list[Ref
     out = []
     for step in range(steps):
         batch = _batch(config, store, generator)
-        cut = split_micro_batches(batch, config.parallel.micro_batch_size)
+        cut = cut_batch(batch, config)
         before = _state(tensors, optimizer)
         result = reference_step(
             store,
@@ -95,7 +86,14 @@ def reference_run(config: RunConfig, dtype: torch.dtype, steps: int) -> list[Ref
     return out
 
 
-def _state(tensors: tuple[LocalTensor, ...], optimizer: Optimizer) -> State:
+def cut_batch(batch: Batch, config: RunConfig) -> list[Batch]:
+    """All micro-batches of a step that are not empty, ring after ring."""
+    rings, size = config.parallel.rings, config.parallel.micro_batch_size
+    cut = [part for ring in range(rings) for part in ring_micro_batches(batch, size, ring, rings)]
+    return [part for part in cut if part.sequences]
+
+
+def _state(tensors: tuple[LocalTensor, ...], optimizer: Optimizer) -> TrainingState:
     def by_global_name(which: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {
             name: part.clone()
@@ -104,22 +102,12 @@ def _state(tensors: tuple[LocalTensor, ...], optimizer: Optimizer) -> State:
         }
 
     states = optimizer.states
-    return State(
+    return TrainingState(
         by_global_name({name: state.master.detach() for name, state in states.items()}),
         by_global_name({name: state.exp_avg for name, state in states.items()}),
         by_global_name({name: state.exp_avg_sq for name, state in states.items()}),
         optimizer.step_count,
     )
-
-
-def local_states(tensors: tuple[LocalTensor, ...], state: State) -> dict[str, ParameterState]:
-    """Return `state` by the local names of a worker that holds `tensors`."""
-    return {
-        local.name: ParameterState(
-            local.join(state.values), local.join(state.exp_avg), local.join(state.exp_avg_sq)
-        )
-        for local in tensors
-    }
 
 
 def _batch(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from disagmoe.config.parallel import COLOCATED
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
 from disagmoe.runtime.invariance.compare import Differences, compare, same_bits
@@ -134,10 +135,11 @@ class _References:
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
-        self._known: dict[tuple[int, str], list[ReferenceStep]] = {}
+        self._known: dict[tuple[int, int, str], list[ReferenceStep]] = {}
 
     def of(self, config: RunConfig) -> list[ReferenceStep]:
-        key = (config.parallel.micro_batch_size, config.train.loss.aux_scope)
+        parallel = config.parallel
+        key = (parallel.micro_batch_size, parallel.rings, config.train.loss.aux_scope)
         if key not in self._known:
             self._known[key] = reference_run(config, self._rule.dtype, STEPS)
         return self._known[key]
@@ -184,4 +186,7 @@ def _in_precision(config: RunConfig, rule: Rule) -> RunConfig:
 
 def _workers(config: RunConfig) -> int:
     parallel = config.parallel
-    return parallel.groups * (parallel.attention_workers + parallel.expert_workers)
+    workers = parallel.attention_workers
+    if parallel.schedule not in COLOCATED:
+        workers += parallel.expert_workers
+    return parallel.rings * parallel.groups * workers

@@ -9,10 +9,9 @@ from disagmoe.config.run import RunConfig
 from disagmoe.data.batch import Batch
 from disagmoe.data.source import FixedSource
 from disagmoe.runtime.context import Context
-from disagmoe.runtime.invariance.reference import State, local_states
-from disagmoe.runtime.parameters import local_tensors
 from disagmoe.runtime.report import StepReport
 from disagmoe.runtime.step import WorkerRuntime
+from disagmoe.runtime.update import TrainingState
 from disagmoe.schedule.from_config import compile_for
 from disagmoe.schedule.layout import Side, Worker
 from disagmoe.transport.base import Transport
@@ -38,7 +37,6 @@ class ObservedWorker:
         compiled, _ = compile_for(config)
         context = Context(config, compiled.programs.spec, worker, torch.device("cpu"))
         attention = worker.group.side is not Side.EXPERT
-        self._tensors = local_tensors(config.model, context.layout, worker)
         self.runtime = WorkerRuntime(
             context,
             compiled.programs,
@@ -48,13 +46,13 @@ class ObservedWorker:
         )
         self._recording = self.runtime.record()
 
-    def run(self, states: Sequence[State | None]) -> list[Observation]:
+    def run(self, states: Sequence[TrainingState | None]) -> list[Observation]:
         """Do one step for each of `states`, taking each over first that is not None."""
         return [self._step(step, state) for step, state in enumerate(states)]
 
-    def _step(self, step: int, state: State | None) -> Observation:
+    def _step(self, step: int, state: TrainingState | None) -> Observation:
         if state is not None:
-            self.runtime.optimizer.load(local_states(self._tensors, state), state.steps)
+            self.runtime.update.load(state)
         report = self.runtime.run_step(step)
         values = self.runtime.parameters.global_values()
         return Observation(
