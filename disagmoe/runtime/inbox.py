@@ -6,6 +6,7 @@ goes through the receives of its channel in their fixed order, so nothing is dec
 how far it can be ahead is bounded by the micro-batches in flight at the senders.
 """
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,10 +18,18 @@ from disagmoe.runtime.channels import channel_name, counts_name
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.side import Counts, SideOps
 from disagmoe.runtime.slots import SlotTable
+from disagmoe.runtime.trace import Hop
 from disagmoe.runtime.wire import HEADER_LENGTH, Incoming, Outgoing, header
 from disagmoe.schedule.ir import Op, Program, Transfer, TransferKey
 from disagmoe.schedule.layout import Channel, Side
 from disagmoe.transport.base import TransportChannel, Work
+
+
+def hop(key: TransferKey, sends: bool, nbytes: int, started_s: float) -> Hop:
+    """The end of a transfer that was posted at `started_s` and is complete now."""
+    label = f"L{key.layer} m{key.mb}"
+    return Hop(str(key.channel), label, sends, nbytes, started_s, time.perf_counter())
+
 
 Arrivals = dict[TransferKey, "Future[Incoming]"]
 
@@ -72,11 +81,14 @@ class Inbox:
         sides: Mapping[Side, SideOps],
         slots: SlotTable,
         ports: Ports,
+        hops: list[Hop],
     ) -> None:
+        """`hops` is told of every transfer that has arrived."""
         self._context = context
         self._sides = sides
         self._slots = slots
         self._ports = ports
+        self._hops = hops
         self._threads: dict[Channel, ThreadPoolExecutor] = {}
 
     def start(self, program: Program) -> Arrivals:
@@ -124,7 +136,10 @@ class Inbox:
     ) -> Incoming:
         side = self._sides[key.channel.target.side]
         incoming = Incoming.allocate(side.expected(key, counts), self._context.device)
+        started_s = time.perf_counter()
         self._ports.post_payload(key, sends, incoming.buffers).wait()
+        nbytes = sum(len(buffer) for buffer in incoming.buffers.values())
+        self._hops.append(hop(key, False, nbytes, started_s))
         return incoming
 
     def _exchange_counts(self, key: TransferKey, outgoing: Outgoing | None) -> Counts:

@@ -12,9 +12,10 @@ from typing import assert_never
 from disagmoe.errors import WorkerError
 from disagmoe.runtime.clock import Kind, Stopwatch
 from disagmoe.runtime.context import Context
-from disagmoe.runtime.inbox import Arrivals, Inbox, Ports
+from disagmoe.runtime.inbox import Arrivals, Inbox, Ports, hop
 from disagmoe.runtime.side import SideOps
 from disagmoe.runtime.slots import SlotTable
+from disagmoe.runtime.trace import Hop
 from disagmoe.runtime.wire import Outgoing
 from disagmoe.schedule.ir import (
     Compute,
@@ -55,9 +56,11 @@ class Interpreter:
         self._slots = slots
         self._stopwatch = stopwatch
         self._ports = Ports(context, channels)
-        self._inbox = Inbox(context, sides, slots, self._ports)
+        self._hops: list[Hop] = []
+        self._inbox = Inbox(context, sides, slots, self._ports, self._hops)
         self._works: dict[TransferKey, list[Work]] = {}
         self._arrivals: Arrivals = {}
+        self._posted_s: dict[TransferKey, float] = {}
         self.traffic: dict[str, Traffic] = {}
         self.position = 0
         self.instruction = ""
@@ -85,6 +88,12 @@ class Interpreter:
         if len(self._slots) or self._works or self._arrivals:
             raise WorkerError(f"{self._context.worker}: the program left slots or transfers behind")
 
+    def take_hops(self) -> tuple[Hop, ...]:
+        """Return the ends of transfers since the last call."""
+        hops = tuple(self._hops)
+        self._hops.clear()
+        return hops
+
     def close(self) -> None:
         """End the threads that receive."""
         self._inbox.close()
@@ -92,7 +101,7 @@ class Interpreter:
     def _execute(self, instruction: Instruction, step_end: Mapping[Op, Callable[[], None]]) -> None:
         match instruction:
             case Compute():
-                self._stopwatch.switch(Kind.COMPUTE)
+                self._stopwatch.switch(Kind.COMPUTE, self.instruction)
                 side = owner(instruction, self._context.layout).side
                 self._sides[side].compute(instruction)
             case Transfer():
@@ -108,14 +117,15 @@ class Interpreter:
         key = transfer.key
         match transfer.op:
             case Op.SEND_COUNTS:
-                self._stopwatch.switch(Kind.SEND)
+                self._stopwatch.switch(Kind.SEND, self.instruction)
                 outgoing = self._slots.get(key.sent, Outgoing)
                 self._works.setdefault(key, []).append(self._ports.post_counts(key, outgoing, {}))
             case Op.POST_SEND:
-                self._stopwatch.switch(Kind.SEND)
+                self._stopwatch.switch(Kind.SEND, self.instruction)
                 outgoing = self._slots.get(key.sent, Outgoing)
                 work = self._ports.post_payload(key, outgoing.buffers, {})
                 self._works.setdefault(key, []).append(work)
+                self._posted_s[key] = time.perf_counter()
                 self._count(key, outgoing)
             case Op.EXCHANGE:
                 self._count(key, self._slots.get(key.sent, Outgoing))
@@ -134,9 +144,12 @@ class Interpreter:
     def _wait(self, key: TransferKey) -> None:
         arrival = self._arrivals.pop(key, None)
         if arrival is None:
-            self._stopwatch.switch(Kind.SEND)
+            self._stopwatch.switch(Kind.SEND, self.instruction)
             for work in self._works.pop(key):
                 work.wait()
+            # when a send was complete is not known, only that it was by now
+            nbytes = self._slots.get(key.sent, Outgoing).nbytes
+            self._hops.append(hop(key, True, nbytes, self._posted_s.pop(key)))
         else:
-            self._stopwatch.switch(Kind.RECV_WAIT)
+            self._stopwatch.switch(Kind.RECV_WAIT, self.instruction)
             self._slots.put(key.received, arrival.result())

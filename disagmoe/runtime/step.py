@@ -4,6 +4,7 @@ import logging
 import math
 import resource
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -19,11 +20,13 @@ from disagmoe.runtime.context import Context
 from disagmoe.runtime.counters import StepCounters
 from disagmoe.runtime.experts import ExpertSide
 from disagmoe.runtime.interpreter import Interpreter
+from disagmoe.runtime.offsets import clock_offset
 from disagmoe.runtime.parameters import Parameters, SegmentKind, local_tensors, used_twice
 from disagmoe.runtime.recording import Recording
 from disagmoe.runtime.report import EvalReport, StepReport
 from disagmoe.runtime.side import SideOps
 from disagmoe.runtime.slots import SlotTable
+from disagmoe.runtime.trace import WorkerTrace
 from disagmoe.runtime.update import Update
 from disagmoe.runtime.world import Share, World
 from disagmoe.schedule.ir import Op, ProgramSet
@@ -79,6 +82,7 @@ class WorkerRuntime:
         self._totals = StepTotals(valid_targets=0, tokens=0, sequences=0, micro_batches=0)
         self._world: World | None = None
         self._nonfinite = False
+        self._offset_s = 0.0
         self._recording: Recording | None = None
         self._channels: dict[str, TransportChannel] = {}
         sides: dict[Side, SideOps] = {}
@@ -92,8 +96,26 @@ class WorkerRuntime:
         """Open and warm all channels. All workers call it together."""
         self._channels.update(self._transport.open(channel_specs(self._context.spec)))
         self.update.connect(self._channels)
+        self._offset_s = clock_offset(self._channels[WORLD], self._me, self._everyone)
         if self._attention is not None:
             self._attention.connect(self._channels)
+
+    def trace(self, on: bool) -> None:
+        """Keep what each step from now on does when, or stop to."""
+        self.stopwatch.trace(on)
+
+    def take_trace(self, step: int) -> WorkerTrace:
+        """Return what was kept since the last call, on the first worker's clock."""
+        shift = self._offset_s
+        spans = tuple(
+            replace(span, start_s=span.start_s + shift, end_s=span.end_s + shift)
+            for span in self.stopwatch.take_spans()
+        )
+        hops = tuple(
+            replace(hop, start_s=hop.start_s + shift, end_s=hop.end_s + shift)
+            for hop in self.interpreter.take_hops()
+        )
+        return WorkerTrace(step, spans, hops)
 
     def record(self) -> Recording:
         """Keep what each step from now on computes, in the returned value."""
@@ -117,6 +139,7 @@ class WorkerRuntime:
         Raises WorkerError that names the instruction at which this worker failed.
         """
         self._step = step
+        self.interpreter.take_hops()  # those of a step that nobody took
         self._begin(None if self._source is None else self._source.step(step), training=True)
         step_end: Mapping[Op, Callable[[], None]] = {
             Op.REDUCE_GRADS: self._reduce_grads,

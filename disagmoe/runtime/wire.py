@@ -127,6 +127,11 @@ class Outgoing:
     counts: dict[str, tuple[int, int]]
     """Rows and pairs."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all messages together."""
+        return sum(len(buffer) for buffer in self.buffers.values())
+
 
 @dataclass(slots=True)
 class Incoming:
