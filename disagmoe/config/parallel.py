@@ -6,7 +6,7 @@ from pydantic import Field
 
 from disagmoe.config.base import Section
 
-ScheduleName = Literal["af_pipe", "serial", "ep_1f1b", "ep_overlap"]
+ScheduleName = Literal["af_pipe", "ep_1f1b", "ep_overlap", "serial"]
 
 COLOCATED = frozenset({"ep_1f1b", "ep_overlap"})
 """Schedules of the colocated layouts, in which the same workers have attention and experts."""
@@ -35,7 +35,8 @@ class ParallelConfig(Section):
     step is smaller when this does not divide the ring's part of `train.global_batch_size`."""
     in_flight: int = Field(default=0, ge=0)
     """Micro-batches between their first forward and their last backward at any time;
-    0 takes 3 per group on the ring, or all micro-batches where there are fewer."""
+    0 takes 3 per group on the ring, or all micro-batches where there are fewer; `serial`, and
+    `ep_1f1b` with one group, have 1."""
     schedule: ScheduleName = "af_pipe"
     """`af_pipe`: attention and experts apart, micro-batches overlap on the ring; `serial`: the
     same, one after the other, for debugging; `ep_1f1b`: both on the same workers, all-to-alls
@@ -47,6 +48,11 @@ class ParallelConfig(Section):
     dedupe: Literal["rank", "none"] = "rank"
     """Rows on the wire: `rank` sends a token once to each expert worker, `none` once to each of its
     experts (for comparison)."""
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the schedule runs one micro-batch after the other."""
+        return self.schedule == "serial" or (self.schedule == "ep_1f1b" and self.groups == 1)
 
 
 def micro_batches(global_batch_size: int, micro_batch_size: int, rings: int = 1) -> int:

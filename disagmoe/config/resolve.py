@@ -52,7 +52,7 @@ def _resolve_parallel(config: RunConfig) -> ParallelConfig:
         "residual": _fill(parallel.residual, "local" if parallel.groups == 1 else "fused")
     }
     if parallel.in_flight == 0:
-        most = 1 if parallel.schedule == "serial" else IN_FLIGHT_PER_GROUP * parallel.groups
+        most = 1 if parallel.one_by_one else IN_FLIGHT_PER_GROUP * parallel.groups
         update["in_flight"] = min(most, config.micro_batches)
     return parallel.model_copy(update=update)
 

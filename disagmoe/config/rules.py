@@ -154,14 +154,16 @@ def rings_share_batch(config: "RunConfig") -> Iterator[str]:
 
 
 def in_flight_fits_step(config: "RunConfig") -> Iterator[str]:
-    """`parallel.in_flight` is at most the number of micro-batches of a step, and 0 or 1 for the
-    schedule `serial`."""
+    """`parallel.in_flight` is at most the number of micro-batches of a step, and 0 or 1 where the
+    schedule runs one after the other (`serial`, and `ep_1f1b` with one group)."""
     in_flight = config.parallel.in_flight
-    if config.parallel.schedule == "serial":
+    if config.parallel.one_by_one:
         if in_flight > 1:
+            schedule = config.parallel.schedule
+            other = "af_pipe" if schedule == "serial" else "ep_overlap"
             yield (
-                f'parallel.in_flight = {in_flight}, but parallel.schedule = "serial" runs one '
-                'micro-batch after the other; use 0 or 1, or schedule "af_pipe"'
+                f'parallel.in_flight = {in_flight}, but parallel.schedule = "{schedule}" runs one '
+                f'micro-batch after the other; use 0 or 1, or schedule "{other}"'
             )
         return
     size, batch = config.parallel.micro_batch_size, config.train.global_batch_size
@@ -173,6 +175,18 @@ def in_flight_fits_step(config: "RunConfig") -> Iterator[str]:
             f"a step (train.global_batch_size = {batch}, parallel.micro_batch_size = {size}"
             f"{f', parallel.rings = {rings}' if rings > 1 else ''}); "
             f"use {_span(1, count)}, or 0 for automatic"
+        )
+
+
+def overlap_has_a_pair(config: "RunConfig") -> Iterator[str]:
+    """`parallel.in_flight` is not 1 for the schedule `ep_overlap`, unless a step has one
+    micro-batch only."""
+    parallel = config.parallel
+    if parallel.schedule == "ep_overlap" and parallel.in_flight == 1 and config.micro_batches > 1:
+        yield (
+            'parallel.in_flight = 1, but parallel.schedule = "ep_overlap" hides the all-to-all of '
+            "one micro-batch behind the compute of another; "
+            f"use {_span(2, config.micro_batches)}, or 0 for automatic"
         )
 
 
@@ -291,6 +305,7 @@ RULES: tuple[Rule, ...] = (
     micro_batch_fits_batch,
     rings_share_batch,
     in_flight_fits_step,
+    overlap_has_a_pair,
     decay_is_for_wsd,
     learning_rate_fits_run,
     paths_are_named,

@@ -1,10 +1,13 @@
 """Automatic settings."""
 
+from typing import get_args
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disagmoe.config.load import override
+from disagmoe.config.parallel import ScheduleName
 from disagmoe.config.resolve import resolve
 from disagmoe.config.rules import problems
 from disagmoe.config.run import RunConfig
@@ -47,6 +50,10 @@ def test_a_cpu_can_be_asked_for_where_there_is_a_gpu() -> None:
         (["parallel.groups=2", "train.global_batch_size=64"], 6),
         (["train.global_batch_size=5"], 2),
         (["parallel.schedule=serial"], 1),
+        (["parallel.schedule=ep_1f1b"], 1),
+        (["parallel.schedule=ep_1f1b", "parallel.groups=2"], 4),
+        (["parallel.schedule=ep_overlap"], 3),
+        (["parallel.rings=2"], 2),
         (["parallel.in_flight=2"], 2),
     ],
 )
@@ -54,16 +61,19 @@ def test_in_flight(sets: list[str], in_flight: int) -> None:
     assert resolve(override(STARTER, sets), cuda=False).parallel.in_flight == in_flight
 
 
-def test_residual_is_direct_on_a_ring_of_several_groups() -> None:
-    config = override(STARTER, ["parallel.groups=2"])
-    assert resolve(config, cuda=False).parallel.residual == "direct"
+@pytest.mark.parametrize(("groups", "residual"), [(1, "local"), (2, "fused")])
+def test_the_residual_travels_with_the_rows_on_a_ring_of_several_groups(
+    groups: int, residual: str
+) -> None:
+    config = override(STARTER, [f"parallel.groups={groups}"])
+    assert resolve(config, cuda=False).parallel.residual == residual
 
 
 @given(
     groups=st.integers(1, 4),
     batch=st.integers(1, 40),
     size=st.integers(1, 40),
-    schedule=st.sampled_from(["af_pipe", "serial"]),
+    schedule=st.sampled_from(get_args(ScheduleName)),
     cuda=st.booleans(),
 )
 @settings(max_examples=40)

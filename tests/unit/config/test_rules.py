@@ -44,12 +44,23 @@ REFUSED = [
     (
         ["parallel.groups=2", "parallel.residual=local"],
         'parallel.residual = "local" keeps the residual stream on one worker, but '
-        'parallel.groups = 2 moves it on after every layer; use "auto" or "direct"',
+        'parallel.groups = 2 moves it on after every layer; use "auto", "direct" or "fused"',
     ),
     (
         ["parallel.residual=direct"],
         'parallel.residual = "direct" sends the residual stream to the next group, but '
         'parallel.groups = 1 has no other group; use "auto" or "local"',
+    ),
+    (
+        ["parallel.residual=fused"],
+        'parallel.residual = "fused" sends the residual stream to the next group, but '
+        'parallel.groups = 1 has no other group; use "auto" or "local"',
+    ),
+    (
+        ["parallel.schedule=ep_1f1b", "parallel.attention_workers=2", "parallel.expert_workers=3"],
+        'parallel.schedule = "ep_1f1b" puts attention and experts on the same workers, but '
+        "attention_workers = 2 and expert_workers = 3; "
+        'use equal numbers, or schedule "af_pipe"',
     ),
     (
         ["model.tied_embeddings=true", "parallel.groups=3"],
@@ -74,9 +85,30 @@ REFUSED = [
         "use 1, or 0 for automatic",
     ),
     (
+        ["parallel.in_flight=2", "parallel.rings=4"],
+        "parallel.in_flight = 2 is more than the 1 micro-batch of a step "
+        "(train.global_batch_size = 16, parallel.micro_batch_size = 4, parallel.rings = 4); "
+        "use 1, or 0 for automatic",
+    ),
+    (
+        ["parallel.rings=17"],
+        "parallel.rings = 17 is more than train.global_batch_size = 16, so some rings would train "
+        "on nothing; use 1 to 16",
+    ),
+    (
         ["parallel.in_flight=2", "parallel.schedule=serial"],
         'parallel.in_flight = 2, but parallel.schedule = "serial" runs one micro-batch after the '
         'other; use 0 or 1, or schedule "af_pipe"',
+    ),
+    (
+        ["parallel.in_flight=2", "parallel.schedule=ep_1f1b"],
+        'parallel.in_flight = 2, but parallel.schedule = "ep_1f1b" runs one micro-batch after the '
+        'other; use 0 or 1, or schedule "ep_overlap"',
+    ),
+    (
+        ["parallel.in_flight=1", "parallel.schedule=ep_overlap"],
+        'parallel.in_flight = 1, but parallel.schedule = "ep_overlap" hides the all-to-all of one '
+        "micro-batch behind the compute of another; use 2 to 4, or 0 for automatic",
     ),
     (
         ["train.lr_schedule.kind=wsd"],
@@ -126,12 +158,20 @@ LEGAL = [
     ["parallel.groups=3"],
     ["parallel.expert_workers=8"],
     ["parallel.groups=2", "parallel.residual=direct"],
+    ["parallel.groups=2", "parallel.residual=fused"],
     ["parallel.residual=local"],
     ["model.tied_embeddings=true", "parallel.groups=2"],
     ["parallel.micro_batch_size=16"],
     ["parallel.in_flight=4"],
     ["parallel.micro_batch_size=3", "parallel.in_flight=6"],
     ["parallel.schedule=serial", "parallel.in_flight=1"],
+    ["parallel.schedule=ep_1f1b", "parallel.in_flight=1"],
+    ["parallel.schedule=ep_1f1b", "parallel.in_flight=2", "parallel.groups=2"],
+    ["parallel.schedule=ep_overlap", "parallel.in_flight=2"],
+    ["parallel.schedule=ep_overlap", "parallel.in_flight=1", "parallel.micro_batch_size=16"],
+    ["parallel.schedule=ep_overlap", "parallel.attention_workers=4", "parallel.expert_workers=4"],
+    ["parallel.attention_workers=2", "parallel.expert_workers=3"],
+    ["parallel.rings=16", "parallel.micro_batch_size=1"],
     ["train.lr_schedule.warmup_steps=200"],
     [*WSD, "train.lr_schedule.warmup_steps=190"],
     ['data.paths=["a", "b"]', "data.weights=[1, 2.5]"],

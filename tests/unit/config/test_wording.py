@@ -60,8 +60,10 @@ WRONG = {
     "train.optimizer.lr=0": "train.optimizer.lr = 0; expected a number > 0",
     "train.optimizer.lr=nan": "train.optimizer.lr = nan; expected a number > 0, and finite",
     "train.optimizer.beta1=1": "train.optimizer.beta1 = 1; expected a number >= 0 and < 1",
-    "parallel.schedule=1f1b": 'parallel.schedule = "1f1b"; expected "af_pipe" or "serial"',
-    "parallel.rings=2": "parallel.rings = 2; expected 1, the only value for now",
+    "parallel.schedule=1f1b": 'parallel.schedule = "1f1b"; expected "af_pipe", '
+    '"ep_1f1b", "ep_overlap" or "serial"',
+    "parallel.tensor=2": "parallel.tensor = 2; expected 1, the only value for now",
+    "parallel.rings=0": "parallel.rings = 0; expected an integer >= 1",
     "cluster.mode=true": 'cluster.mode = true; expected "local", the only value for now',
     "data.paths=[]": "data.paths = []; expected a list of texts, at least 1",
     f"cluster.mode={'x' * 100}": (
