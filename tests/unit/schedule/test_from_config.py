@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from disagmoe.config.load import parse_run_config
@@ -16,6 +18,9 @@ TREE = {
 }  # fmt: skip
 
 
+TWO_BY_TWO = ["parallel.groups=2", "parallel.attention_workers=2", "parallel.expert_workers=2"]
+
+
 def request(*sets, training=True):
     return programs_for(parse_run_config(TREE, sets), training=training)
 
@@ -29,7 +34,7 @@ def test_one_group_keeps_its_residual_and_has_three_micro_batches_in_flight():
 
 def test_a_last_short_micro_batch_counts():
     found = request("parallel.micro_batch_size=4", "parallel.groups=2")
-    layout = Layout(layers=4, groups=2, direct_residual=True)
+    layout = Layout(layers=4, groups=2, fused_residual=True)
     assert found.spec == ProgramSpec(layout=layout, micro_batches=3)
     assert found.in_flight == 3  # 3 per group, but there are no more micro-batches
 
@@ -40,10 +45,37 @@ def test_a_last_short_micro_batch_counts():
         (["parallel.in_flight=5"], 5),
         (["parallel.groups=2"], 6),
         (['parallel.schedule="serial"'], 1),
+        (['parallel.schedule="ep_1f1b"'], 1),
+        (['parallel.schedule="ep_1f1b"', "parallel.groups=2"], 6),
+        (['parallel.schedule="ep_overlap"'], 3),
+        (["parallel.rings=2", "parallel.groups=2"], 5),  # all that a ring has
     ],
 )
 def test_micro_batches_in_flight(sets, in_flight):
     assert request(*sets).in_flight == in_flight
+
+
+@pytest.mark.parametrize(
+    ("sets", "changes"),
+    [
+        (['parallel.schedule="ep_1f1b"', *TWO_BY_TWO], {"colocated": True}),
+        (['parallel.schedule="ep_overlap"', *TWO_BY_TWO], {"colocated": True}),
+        (['parallel.schedule="serial"', *TWO_BY_TWO], {}),
+        (['parallel.residual="direct"', *TWO_BY_TWO],
+         {"direct_residual": True, "fused_residual": False}),
+        (["parallel.rings=2", *TWO_BY_TWO], {"rings": 2}),
+    ],
+)  # fmt: skip
+def test_layouts(sets, changes):
+    layout = Layout(layers=4, groups=2, attention_workers=2, expert_workers=2, fused_residual=True)
+    assert request(*sets).spec.layout == replace(layout, **changes)
+
+
+def test_rings_share_a_batch():
+    found = request("parallel.rings=3", "train.eval.sequences=4")
+    assert found.spec.micro_batches == 4  # of 10, the last one empty in some rings
+    evaluation = request("parallel.rings=3", "train.eval.sequences=4", training=False)
+    assert evaluation.spec.micro_batches == 2
 
 
 def test_counts_are_summed_for_the_balance_of_a_micro_batch_only():

@@ -1,5 +1,7 @@
 """One test per rule, each on a program set that breaks that rule alone where this is possible."""
 
+from dataclasses import replace
+
 import pytest
 
 from disagmoe.errors import ScheduleError
@@ -101,18 +103,18 @@ def test_an_error_shows_the_guilty_line_between_its_neighbours():
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["attn_fwd L0 m0"], "'hidden L0 m0' is read before it is written"),
-        (["embed m0", "free hidden L0 m0", "attn_fwd L0 m0"], "is read after it is freed"),
-        (["free hidden L0 m0"], "'hidden L0 m0' is freed before it is written"),
-        (["embed m0", "free hidden L0 m0", "free hidden L0 m0"], "'hidden L0 m0' is freed twice"),
-        (["embed m0", "embed m0"], "'hidden L0 m0' is written twice"),
-        (["embed m0", "free hidden L0 m0", "embed m0"], "'hidden L0 m0' is written twice"),
-        (["embed m0", "embed m1"], "A0: never freed: hidden L0 m0, hidden L0 m1"),
+        (["attn_fwd L0 m0"], "'A.hidden L0 m0' is read before it is written"),
+        (["embed m0", "free A.hidden L0 m0", "attn_fwd L0 m0"], "is read after it is freed"),
+        (["free A.hidden L0 m0"], "'A.hidden L0 m0' is freed before it is written"),
+        (["embed m0", *2 * ["free A.hidden L0 m0"]], "'A.hidden L0 m0' is freed twice"),
+        (["embed m0", "embed m0"], "'A.hidden L0 m0' is written twice"),
+        (["embed m0", "free A.hidden L0 m0", "embed m0"], "'A.hidden L0 m0' is written twice"),
+        (["embed m0", "embed m1"], "A0: never freed: A.hidden L0 m0, A.hidden L0 m1"),
         (
-            ["embed m0", "attn_fwd L0 m0", "post_send A0>F0.act L0 m0", "free rows L0 m0"],
-            "'rows L0 m0' is freed while it is being sent",
+            ["embed m0", "attn_fwd L0 m0", "post_send A0>F0.act L0 m0", "free A.rows L0 m0"],
+            "'A.rows L0 m0' is freed while it is being sent",
         ),
-        (["wait F0>A0.act L0 m0", "wait F0>A0.act L0 m0"], "'outputs L0 m0' is written twice"),
+        (["wait F0>A0.act L0 m0", "wait F0>A0.act L0 m0"], "'A.outputs L0 m0' is written twice"),
     ],
 )
 def test_slots_live_from_their_write_to_their_free(lines, message):
@@ -270,3 +272,104 @@ def test_a_training_step_ends_in_three_parts(ends):
 def test_an_evaluation_updates_nothing():
     with pytest.raises(ScheduleError, match="A0: must end with no step end"):
         step_ends(programs_of(["update"], [], training=False))
+
+
+COLOCATED = ProgramSpec(
+    layout=Layout(layers=2, groups=2, direct_residual=True, colocated=True), micro_batches=2
+)
+
+
+def colocated(c0, c1):
+    programs = tuple(
+        Program(Group.parse(name), tuple(map(parse_instruction, lines)))
+        for name, lines in (("C0", c0), ("C1", c1))
+    )
+    return ProgramSet(COLOCATED, programs)
+
+
+@pytest.mark.parametrize("schedule", ["ep_1f1b", "ep_overlap", "af_pipe", "serial"])
+def test_colocated_programs_of_every_schedule_are_legal(schedule):
+    programs = compile_programs(COLOCATED, schedule=schedule, in_flight=2).programs
+    assert [str(program.group) for program in programs.programs] == ["C0", "C1"]
+    split = replace(COLOCATED, layout=replace(COLOCATED.layout, colocated=False))
+    with pytest.raises(ScheduleError, match="programs for C0 C1, expected A0 A1 F0 F1"):
+        groups_match(ProgramSet(split, programs.programs))
+
+
+def test_workers_compute_what_their_two_roles_own():
+    with pytest.raises(ScheduleError, match="'experts_fwd L1 m0' belongs to C1"):
+        computed_once(colocated(["attn_fwd L0 m0", "experts_fwd L0 m0", "experts_fwd L1 m0"], []))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            ["exchange A0>F0.act L0 m0"],
+            "'A0>F0.act L0 m0' needs exchange_counts, exchange, wait in this order, found exchange",
+        ),
+        (
+            ["exchange F0>A0.grad L0 m0", "wait F0>A0.grad L0 m0", "wait F0>A0.grad L0 m0"],
+            "'F0>A0.grad L0 m0' needs exchange, wait in this order, found exchange, wait, wait",
+        ),
+        (
+            ["send_counts A0>F0.act L0 m0"],
+            "needs exchange_counts, exchange, wait in this order, found send_counts",
+        ),
+        (
+            ["exchange_counts F0>A1.act L0 m0"],
+            "needs send_counts, post_send, wait in this order, found exchange_counts",
+        ),
+        (["post_send A1>A0.act L1 m0"], "needs post_recv, wait in this order, found post_send"),
+        (["exchange A1>F1.act L1 m0"], "'A1>F1.act L1 m0' is no transfer of this group"),
+        (["exchange A0>F0.act L1 m0"], "'A0>F0.act L1 m0' is no transfer of this group"),
+        (["post_send C0>C1.act L0 m0"], "'C0>C1.act L0 m0' is no transfer of this group"),
+        ([], "C0: 'A0>F0.act L0 m0' needs exchange_counts, exchange, wait, found nothing"),
+    ],
+)
+def test_an_all_to_all_is_both_ends_in_one(lines, message):
+    with pytest.raises(ScheduleError, match=message):
+        transfers_complete(colocated(lines, []))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["free A.rows L0 m0"], "'A.rows L0 m0' is freed while it is being sent"),
+        (["free F.rows L0 m0"], "'F.rows L0 m0' is freed before it is written"),
+        (["experts_fwd L0 m0"], "'F.rows L0 m0' is read before it is written"),
+        (
+            ["wait A0>F0.act L0 m0", "free A.rows L0 m0", "wait A0>F0.act L0 m0"],
+            "'A.rows L0 m0' is read after it is freed",
+        ),
+        (2 * ["wait A0>F0.act L0 m0"], "'F.rows L0 m0' is written twice"),
+        (
+            ["wait A0>F0.act L0 m0", "free F.rows L0 m0", "experts_fwd L0 m0"],
+            "'F.rows L0 m0' is read after it is freed",
+        ),
+        (
+            ["wait A0>F0.act L0 m0", "free A.rows L0 m0", "experts_fwd L0 m0"],
+            "never freed: A.hidden L0 m0, A.residual L0 m0, A.saved L0 m0, F.outputs L0 m0",
+        ),
+    ],
+)
+def test_an_all_to_all_has_a_slot_at_either_end(lines, message):
+    begin = ["embed m0", "attn_fwd L0 m0", "exchange A0>F0.act L0 m0"]
+    with pytest.raises(ScheduleError, match=message):
+        slots_live(colocated([*begin, *lines], []))
+
+
+def test_an_error_of_order_names_the_roles_at_the_ends_of_a_channel():
+    message = r"F0>A1\.act: message 0 is payload L0 m0 at F0 but payload L0 m1 at A1"
+    sends, receives = ["post_send F0>A1.act L0 m0"], ["post_recv F0>A1.act L0 m1"]
+    with pytest.raises(ScheduleError, match=message):
+        channels_ordered(colocated(sends, receives))
+
+
+def test_hosts_that_send_before_either_receives_have_no_global_order():
+    programs = colocated(
+        ["post_send F0>A1.act L0 m0", "exchange A0>F0.act L0 m1", "post_recv A1>F0.grad L0 m1"],
+        ["post_send A1>F0.grad L0 m1", "post_recv F0>A1.act L0 m0"],
+    )
+    with pytest.raises(ScheduleError, match="no global order of transfers; a cycle: "):
+        globally_ordered(programs)
