@@ -136,7 +136,9 @@ def _headline(request: ProgramRequest, compiled: Compiled) -> str:
         f"{layout.layers} layers on {layout.groups} x ({layout.attention_workers} attention + "
         f"{layout.expert_workers} expert) workers, {spec.micro_batches} micro-batches, "
         f"{request.in_flight} in flight\n"
-        f"makespan {compiled.timeline.makespan:g}, bubble {100 * bubble(compiled):.1f} %"
+        f"makespan {compiled.timeline.makespan:g}, bubble {100 * bubble(compiled):.1f} %\n"
+        f"lower bound {compiled.bound.time:g} ({compiled.bound.name}), "
+        f"gap {100 * (compiled.gap - 1):.1f} %"
     )
 
 
@@ -158,6 +160,9 @@ def _as_json(request: ProgramRequest, compiled: Compiled) -> dict[str, Any]:
         "in_flight": request.in_flight,
         "makespan": compiled.timeline.makespan,
         "bubble": bubble(compiled),
+        "lower_bound": compiled.bound.time,
+        "bound": compiled.bound.name,
+        "gap": compiled.gap,
         "groups": [
             {
                 "group": str(row.group),

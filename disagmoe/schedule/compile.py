@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from disagmoe.errors import ScheduleError
+from disagmoe.schedule.bounds import Bound, lower_bound
 from disagmoe.schedule.builders.af_pipe import af_pipe
 from disagmoe.schedule.builders.ep_1f1b import ep_1f1b
 from disagmoe.schedule.builders.ep_overlap import ep_overlap
@@ -28,10 +29,16 @@ BUILDERS: dict[str, Builder] = {
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Programs, and the timeline that they were planned on."""
+    """Programs, the timeline that they were planned on, and how short it could be."""
 
     programs: ProgramSet
     timeline: Timeline
+    bound: Bound
+
+    @property
+    def gap(self) -> float:
+        """Makespan over its lower bound, 1.0 at best."""
+        return self.timeline.makespan / self.bound.time if self.bound.time else 1.0
 
 
 def compile_programs(
@@ -50,9 +57,13 @@ def build_programs(
     builder = BUILDERS.get(schedule)
     if builder is None:
         raise ScheduleError(f"unknown schedule {schedule!r}; known: {', '.join(BUILDERS)}")
-    timeline = builder(spec, costs or OpCosts(), in_flight)
+    costs = costs or OpCosts()
+    timeline = builder(spec, costs, in_flight)
     programs = tuple(_program(timeline, group, spec) for group in spec.layout.all_groups)
-    return Compiled(ProgramSet(spec, programs), timeline)
+    bound = lower_bound(
+        spec, costs, timeline.in_flight, exposed_exchanges=timeline.exposed_exchanges
+    )
+    return Compiled(ProgramSet(spec, programs), timeline, bound)
 
 
 def _program(timeline: Timeline, group: Group, spec: ProgramSpec) -> Program:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from disagmoe.errors import ScheduleError
+from disagmoe.schedule.chain import chain
 from disagmoe.schedule.ir import (
     STEP_OPS,
     SUMMING_OPS,
@@ -23,7 +24,6 @@ from disagmoe.schedule.ir import (
 )
 from disagmoe.schedule.layout import Channel, Group
 from disagmoe.schedule.rendezvous import Message, message_of, run_rendezvous
-from disagmoe.schedule.timeline import chain
 
 Rule = Callable[[ProgramSet], None]
 

@@ -29,12 +29,13 @@ from disagmoe.schedule.verify import verify
 
 numbers = st.integers(0, 10**6)
 groups = st.builds(Group, st.sampled_from(Side), numbers)
+sides = st.sampled_from([Side.ATTENTION, Side.EXPERT])
 channels = st.builds(Channel, groups, groups, st.sampled_from(Pass))
 instructions = st.one_of(
     st.builds(Compute, st.sampled_from(sorted(COMPUTE_OPS - EDGE_OPS)), numbers, numbers),
     st.builds(Compute, st.sampled_from(sorted(EDGE_OPS)), st.none(), numbers),
     st.builds(Transfer, st.sampled_from(sorted(TRANSFER_OPS)), channels, numbers, numbers),
-    st.builds(Free, st.builds(Slot, st.sampled_from(SlotKind), numbers, numbers)),
+    st.builds(Free, st.builds(Slot, sides, st.sampled_from(SlotKind), numbers, numbers)),
     st.builds(StepEnd, st.sampled_from(STEP_OPS)),
 )
 # ratios up to 1e6; zero is a legal cost too
@@ -99,9 +100,12 @@ def test_a_timeline_keeps_its_own_rules(spec, in_flight, op_costs):
     for group in spec.layout.all_groups:
         mine = [span for span in timeline.spans if span.group == group]
         assert all(a.end <= b.start for a, b in pairwise(mine))
-        for ways in ("source", "target"):
-            hops = [hop for hop in timeline.hops if getattr(hop.key.channel, ways) == group]
-            assert all(a.end <= b.start for a, b in pairwise(hops))
+        out = [hop for hop in timeline.hops if hop.key.channel.source == group]
+        assert all(a.start + a.time <= b.start for a, b in pairwise(out))
+        into = [hop for hop in timeline.hops if hop.key.channel.target == group]
+        into.sort(key=lambda hop: (hop.landing, hop.end))
+        assert all(a.end <= b.landing for a, b in pairwise(into))
+    assert all(hop.ready <= hop.start <= hop.landing for hop in timeline.hops)
     assert all(owner(span.compute, spec.layout) == span.group for span in timeline.spans)
     for op in SUMMING_OPS:
         for layer in (None, *range(spec.layout.layers)):

@@ -67,6 +67,7 @@ def test_show_draws_a_row_per_group(config):
         "af_pipe, training: 2 layers on 1 x (1 attention + 1 expert) workers, 2 micro-batches, "
         "2 in flight\n"
         "makespan 19.15, bubble 31.6 %\n"
+        "lower bound 18.6 (2 in flight), gap 3.0 %\n"
         "\n"
         "   0                                  19.15\n"
         "A0 0011..00011..aabb....aaaabbbb..aaaaabbbb\n"
@@ -76,8 +77,8 @@ def test_show_draws_a_row_per_group(config):
         "tens of the micro-batch are left out; '.': idle\n"
         "\n"
         "group   busy  peak slots  instructions\n"
-        "A0      74 %          10            85\n"
-        "F0      63 %           7            67\n"
+        "A0      74 %          15            85\n"
+        "F0      63 %          10            67\n"
     )
 
 
@@ -85,7 +86,7 @@ def test_show_takes_settings_and_a_part_of_the_time(config):
     done = run("show", "--config", config, "--set", "parallel.groups=2", "--from", 1, "--to", 3)
     assert done.exit_code == 0
     assert "2 layers on 2 x" in done.stdout
-    rows = done.stdout.splitlines()[3:8]
+    rows = done.stdout.splitlines()[4:9]
     assert [row[:2] for row in rows] == ["  ", "A0", "A1", "F0", "F1"]
     assert rows[0].split() == ["1", "3"]
 
@@ -106,8 +107,11 @@ def test_show_json_is_one_object(config):
     first = {"group": "A0", "op": "embed", "layer": None, "micro_batch": 0, "start": 0, "end": 0.05}
     assert spans[0] == first
     assert len(spans) == 3 * (2 * 2 + 2)
-    assert shown.pop("makespan") == max(span["end"] for span in spans)
+    makespan = shown.pop("makespan")
+    assert makespan == max(span["end"] for span in spans)
     assert 0 < shown.pop("bubble") < 1
+    assert shown.pop("gap") == makespan / shown.pop("lower_bound") >= 1
+    assert shown.pop("bound") == "2 in flight"
     assert shown == {
         "schedule": "af_pipe", "training": False, "micro_batches": 3, "in_flight": 2,
     }  # fmt: skip
@@ -116,7 +120,7 @@ def test_show_json_is_one_object(config):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--group", "X"], "'X' is no group; expected A or F and a number"),
+        (["--group", "X"], "'X' is no group; expected A, F or C and a number"),
         (["--group", "A1"], "no program for A1; there are A0, F0"),
         (["--width", "3"], "3 columns are too few"),
         (["--set", "parallel.groups=3"], r"parallel\.groups = 3 is more than model\.layers = 2"),
@@ -144,17 +148,17 @@ def test_verify_reads_programs(folder):
 
 def test_verify_stops_at_a_broken_rule_with_exit_code_2(folder):
     path = folder / "A0.sched"
-    path.write_text(path.read_text().replace("free hidden L0 m1\n", ""))
+    path.write_text(path.read_text().replace("free A.hidden L0 m1\n", ""))
     done = run("verify", "--programs", folder)
     assert done.exit_code == 2
     assert done.stdout == "".join(f"ok    {name}\n" for name in NAMES[:3])
-    assert done.stderr == "error: slots_live: A0: never freed: hidden L0 m1\n"
+    assert done.stderr == "error: slots_live: A0: never freed: A.hidden L0 m1\n"
     as_json = run("verify", "--programs", folder, "--json")
     assert as_json.exit_code == 2
     assert json.loads(as_json.stdout) == {
         "ok": False,
         "passed": NAMES[:3],
-        "problem": "slots_live: A0: never freed: hidden L0 m1",
+        "problem": "slots_live: A0: never freed: A.hidden L0 m1",
     }
 
 
@@ -162,7 +166,7 @@ def test_verify_names_the_file_that_it_cannot_read(folder, tmp_path):
     (folder / "F0.sched").write_text("disagmoe-sched 7\n")
     done = run("verify", "--programs", folder)
     assert done.exit_code == 2
-    assert f"error: {folder / 'F0.sched'}: line 1: expected 'disagmoe-sched 1'" in done.stderr
+    assert f"error: {folder / 'F0.sched'}: line 1: expected 'disagmoe-sched 2'" in done.stderr
     (folder / "F0.sched").write_bytes(b"\xff")
     done = run("verify", "--programs", folder)
     assert (done.exit_code, "F0.sched: cannot be read" in done.stderr) == (2, True)

@@ -4,7 +4,8 @@ from disagmoe.errors import ScheduleError
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.ir import Op, ProgramSpec
 from disagmoe.schedule.layout import Group, Layout
-from disagmoe.schedule.timeline import chain, simulate
+from disagmoe.schedule.chain import chain
+from disagmoe.schedule.timeline import simulate
 
 A0, F0 = Group.parse("A0"), Group.parse("F0")
 ONES = OpCosts(**dict.fromkeys(OpCosts.__dataclass_fields__, 1.0))
@@ -102,3 +103,16 @@ def test_the_chain_of_an_evaluation_ends_with_its_head():
 def test_nothing_in_flight_is_refused():
     with pytest.raises(ScheduleError, match="0 micro-batches in flight; use 1 or more"):
         simulate(spec(), ONES, oldest_first, 0)
+
+
+def test_a_transfer_whose_receiver_is_busy_holds_up_nothing_that_goes_elsewhere():
+    """The way in of A1 is taken by the slow residual of the first micro-batch; the rows of the
+    second leave A0 all the same."""
+    slow = OpCosts(
+        **{**dict.fromkeys(OpCosts.__dataclass_fields__, 1.0), "residual": 4.0, "outputs": 9.0}
+    )
+    timeline = simulate(spec(layers=2, groups=2, micro_batches=2), slow, oldest_first, 2)
+    hops = {str(hop.key): hop for hop in timeline.hops}
+    late = hops["F0>A1.act L0 m0"]
+    assert (late.ready, late.start, late.landing, late.end) == (4, 4, 7, 16)
+    assert hops["A0>F0.act L0 m1"].start == 7

@@ -1,0 +1,143 @@
+"""The ops of one micro-batch, and what leads from one to the next."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from disagmoe.schedule.costs import OpCosts
+from disagmoe.schedule.ir import (
+    SUMMING_OPS,
+    Compute,
+    Op,
+    ProgramSpec,
+    TransferKey,
+    owner,
+    payload,
+)
+from disagmoe.schedule.layout import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A transfer, and the op at its other end that reads what it carries."""
+
+    key: TransferKey
+    reader: Compute
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An op of a micro-batch's chain, and the transfers that carry its results onward. The next op
+    of the chain runs on the same group when there are none."""
+
+    compute: Compute
+    sends: tuple[Send, ...] = ()
+
+
+def chain(spec: ProgramSpec, mb: int) -> tuple[Step, ...]:
+    """All ops of micro-batch `mb` in order, each with what it sends."""
+    return tuple(_chain(spec, mb))
+
+
+def _chain(spec: ProgramSpec, mb: int) -> Iterator[Step]:
+    layout = spec.layout
+    layers = layout.layers
+    head = Compute(Op.HEAD if spec.training else Op.HEAD_EVAL, None, mb)
+    yield Step(Compute(Op.EMBED, None, mb))
+    for layer in range(layers):
+        experts = Compute(Op.EXPERTS_FWD, layer, mb)
+        following = Compute(Op.ATTN_FWD, layer + 1, mb) if layer + 1 < layers else head
+        sends = [Send(TransferKey(layout.dispatch(layer), layer, mb), experts)]
+        if layout.direct_residual:
+            sends.append(Send(TransferKey(layout.residual(layer), layer, mb), following))
+        yield Step(Compute(Op.ATTN_FWD, layer, mb), tuple(sends))
+        yield Step(experts, (Send(TransferKey(layout.combine(layer), layer, mb), following),))
+    if not spec.training:
+        yield Step(head)
+        return
+    yield Step(head, _gradients(spec, layers - 1, mb))
+    for layer in reversed(range(layers)):
+        attention = Compute(Op.ATTN_BWD, layer, mb)
+        rows = Send(TransferKey(layout.dispatch_grad(layer), layer, mb), attention)
+        yield Step(Compute(Op.EXPERTS_BWD, layer, mb), (rows,))
+        yield Step(attention, _gradients(spec, layer - 1, mb) if layer else ())
+    yield Step(Compute(Op.EMBED_BWD, None, mb))
+
+
+def _gradients(spec: ProgramSpec, layer: int, mb: int) -> tuple[Send, ...]:
+    """What the head or the attention after `layer` sends back into it."""
+    layout = spec.layout
+    outputs = TransferKey(layout.combine_grad(layer), layer, mb)
+    sends = (Send(outputs, Compute(Op.EXPERTS_BWD, layer, mb)),)
+    if not layout.direct_residual:
+        return sends
+    residual = TransferKey(layout.residual_grad(layer), layer, mb)
+    return (*sends, Send(residual, Compute(Op.ATTN_BWD, layer, mb)))
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """A transfer of a chain in numbers: the groups of workers at its ends, how long it takes, and
+    the place of its reader."""
+
+    send: Send
+    source: int
+    target: int
+    time: float
+    reader: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An op of a chain in numbers, which are the same for every micro-batch."""
+
+    compute: Compute
+    """The op of micro-batch 0."""
+    group: int
+    """Which of `layout.all_groups` executes it."""
+    time: float
+    wires: tuple[Wire, ...]
+    following: tuple[int, ...]
+    """Places on the same group that wait for it."""
+    inputs: int
+    """Transfers and ops of the same micro-batch that it waits for."""
+    sums: bool
+    """Whether it also waits for the same op of the micro-batch before."""
+
+
+def places(spec: ProgramSpec, costs: OpCosts) -> tuple[Place, ...]:
+    """The chain of a micro-batch in numbers; an op stands after all that it waits for."""
+    layout = spec.layout
+    steps = chain(spec, 0)
+    place_of = {step.compute: place for place, step in enumerate(steps)}
+    number = {group: at for at, group in enumerate(layout.all_groups)}
+
+    def group_of(role: Group) -> int:
+        return number[layout.host(role)]
+
+    following = [() if step.sends else (place + 1,) for place, step in enumerate(steps)]
+    following[-1] = ()
+    inputs = [0] * len(steps)
+    for place, step in enumerate(steps):
+        for reader in (*(place_of[send.reader] for send in step.sends), *following[place]):
+            inputs[reader] += 1
+    return tuple(
+        Place(
+            compute=step.compute,
+            group=group_of(owner(step.compute, layout)),
+            time=costs.compute(step.compute.op),
+            wires=tuple(
+                Wire(
+                    send=send,
+                    source=group_of(send.key.channel.source),
+                    target=group_of(send.key.channel.target),
+                    time=costs.transfer(payload(send.key.channel)),
+                    reader=place_of[send.reader],
+                )
+                for send in step.sends
+            ),
+            following=following[place],
+            inputs=inputs[place],
+            sums=step.compute.op in SUMMING_OPS,
+        )
+        for place, step in enumerate(steps)
+    )
