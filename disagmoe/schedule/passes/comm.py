@@ -35,7 +35,8 @@ def add_transfers(timeline: Timeline, group: Group, spec: ProgramSpec) -> list[I
     All groups post in the order of `timeline.hops`, so any two workers agree on the order of what
     they exchange and no cycle of waits can arise. A send is posted when its producer ends, a
     receive at the first boundary between ops after that, an all-to-all is both. A receive is waited
-    for just before its reader, a send when WINDOW later ones of its channel have been posted.
+    for just before its reader, an all-to-all that is planned to be exposed before the next op of
+    any kind, a send just before the WINDOW-th later one of its channel.
     """
     return _Weaver(timeline, group, spec).weave()
 
@@ -46,6 +47,7 @@ class _Weaver:
     def __init__(self, timeline: Timeline, group: Group, spec: ProgramSpec) -> None:
         self._group = group
         self._spec = spec
+        self._exposes = timeline.exposed_exchanges
         self._spans = [span for span in timeline.spans if span.group == group]
         host = spec.layout.host
         posts = (
@@ -67,7 +69,7 @@ class _Weaver:
         for span in self._spans:
             self._post_until(span.start)
             touched = effects(span.compute, self._group, self._spec)
-            for slot in touched.reads:
+            for slot in (*self._exposed(), *touched.reads):
                 if slot in self._arriving:
                     self._wait(self._arriving.pop(slot))
             self._out.append(span.compute)
@@ -84,6 +86,13 @@ class _Weaver:
                 self._wait(key)
         assert not self._arriving, "a payload that nobody reads"
         return self._out
+
+    def _exposed(self) -> list[Slot]:
+        """What all-to-alls bring that nothing is computed behind."""
+        if not self._exposes:
+            return []
+        exchanges = self._spec.layout.exchanges
+        return [slot for slot, key in self._arriving.items() if exchanges(key.channel)]
 
     def _post_until(self, time: float) -> None:
         while self._due and self._due[0].ready <= time:
