@@ -2,10 +2,11 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disagmoe.schedule.compile import build_programs, compile_programs
+from disagmoe.schedule.compile import BUILDERS, build_programs, compile_programs
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.ir import (
     COMPUTE_OPS,
@@ -40,6 +41,7 @@ instructions = st.one_of(
 )
 # ratios up to 1e6; zero is a legal cost too
 times = st.one_of(st.just(0.0), st.floats(1e-3, 1e3))
+schedules = st.sampled_from(list(BUILDERS))
 costs = st.builds(OpCosts, **dict.fromkeys(OpCosts.__dataclass_fields__, times))
 
 
@@ -48,12 +50,18 @@ def specs(draw: st.DrawFn) -> ProgramSpec:
     """Specs of all shapes that compile within milliseconds."""
     layers = draw(st.integers(1, 5))
     depth = draw(st.integers(1, layers))
+    colocated = draw(st.booleans())
+    fused = depth > 1 and draw(st.booleans())
+    workers = draw(st.integers(1, 4))
     layout = Layout(
         layers=layers,
         groups=depth,
-        attention_workers=draw(st.integers(1, 4)),
-        expert_workers=draw(st.integers(1, 4)),
-        direct_residual=depth > 1,
+        attention_workers=workers,
+        expert_workers=workers if colocated else draw(st.integers(1, 4)),
+        direct_residual=depth > 1 and not fused,
+        fused_residual=fused,
+        colocated=colocated,
+        rings=draw(st.integers(1, 3)),
     )
     return ProgramSpec(
         layout=layout,
@@ -68,16 +76,27 @@ def test_an_instruction_reads_back_as_it_was(instruction):
     assert parse_instruction(str(instruction)) == instruction
 
 
-@given(groups, numbers, channels)
-def test_names_read_back_as_they_were(group, rank, channel):
+@given(groups, numbers, numbers, channels)
+def test_names_read_back_as_they_were(group, rank, ring, channel):
     assert Group.parse(str(group)) == group
-    assert Worker.parse(str(Worker(group, rank))) == Worker(group, rank)
+    assert Worker.parse(str(Worker(group, rank, ring))) == Worker(group, rank, ring)
     assert Channel.parse(str(channel)) == channel
 
 
 @settings(max_examples=150)
-@given(specs(), st.sampled_from(["af_pipe", "serial"]), st.integers(1, 6), costs)
+@given(specs(), schedules, st.integers(1, 6), costs)
 def test_every_layout_compiles_verifies_and_repeats(spec, schedule, in_flight, op_costs):
+    check_compiles(spec, schedule, in_flight, op_costs)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000)
+@given(specs(), schedules, st.integers(1, 6), costs)
+def test_1000_layouts_compile_verify_and_repeat(spec, schedule, in_flight, op_costs):
+    check_compiles(spec, schedule, in_flight, op_costs)
+
+
+def check_compiles(spec, schedule, in_flight, op_costs):
     arguments = {"schedule": schedule, "in_flight": in_flight, "costs": op_costs}
     compiled = compile_programs(spec, **arguments)
     assert build_programs(spec, **arguments) == compiled
@@ -88,25 +107,24 @@ def test_every_layout_compiles_verifies_and_repeats(spec, schedule, in_flight, o
 
 
 @settings(max_examples=150)
-@given(specs(), st.integers(1, 6), costs)
-def test_a_timeline_keeps_its_own_rules(spec, in_flight, op_costs):
+@given(specs(), schedules, st.integers(1, 6), costs)
+def test_a_timeline_keeps_its_own_rules(spec, schedule, in_flight, op_costs):
     """One op per group and one transfer per way at a time, nothing before its inputs, at most
     `in_flight` micro-batches, sums in ascending order."""
-    timeline = build_programs(
-        spec, schedule="af_pipe", in_flight=in_flight, costs=op_costs
-    ).timeline
+    timeline = build_programs(spec, schedule=schedule, in_flight=in_flight, costs=op_costs).timeline
+    host = spec.layout.host
     spans = {span.compute: span for span in timeline.spans}
     assert len(spans) == len(timeline.spans)
     for group in spec.layout.all_groups:
         mine = [span for span in timeline.spans if span.group == group]
         assert all(a.end <= b.start for a, b in pairwise(mine))
-        out = [hop for hop in timeline.hops if hop.key.channel.source == group]
+        out = [hop for hop in timeline.hops if host(hop.key.channel.source) == group]
         assert all(a.start + a.time <= b.start for a, b in pairwise(out))
-        into = [hop for hop in timeline.hops if hop.key.channel.target == group]
+        into = [hop for hop in timeline.hops if host(hop.key.channel.target) == group]
         into.sort(key=lambda hop: (hop.landing, hop.end))
         assert all(a.end <= b.landing for a, b in pairwise(into))
     assert all(hop.ready <= hop.start <= hop.landing for hop in timeline.hops)
-    assert all(owner(span.compute, spec.layout) == span.group for span in timeline.spans)
+    assert all(host(owner(span.compute, spec.layout)) == span.group for span in timeline.spans)
     for op in SUMMING_OPS:
         for layer in (None, *range(spec.layout.layers)):
             done = [
@@ -120,6 +138,29 @@ def test_a_timeline_keeps_its_own_rules(spec, in_flight, op_costs):
     ends = [spans[Compute(last, None, mb)].end for mb in range(spec.micro_batches)]
     for mb, begin in enumerate(begins):
         assert sum(end > begin for end in ends[:mb]) < in_flight
+
+
+@settings(max_examples=100)
+@given(specs(), st.integers(1, 6), costs)
+def test_nothing_is_computed_behind_an_all_to_all_of_ep_1f1b(spec, in_flight, op_costs):
+    """Neither in its plan nor in its programs, which the workers execute at their own speed."""
+    compiled = build_programs(spec, schedule="ep_1f1b", in_flight=in_flight, costs=op_costs)
+    layout = spec.layout
+    for hop in compiled.timeline.hops:
+        if layout.exchanges(hop.key.channel):
+            group = layout.host(hop.key.channel.source)
+            mine = [span for span in compiled.timeline.spans if span.group == group]
+            assert all(span.end <= hop.ready or span.start >= hop.end for span in mine)
+    for program in compiled.programs.programs:
+        under_way = set()
+        for instruction in program.instructions:
+            if isinstance(instruction, Transfer) and layout.exchanges(instruction.channel):
+                if instruction.op is Op.EXCHANGE:
+                    under_way.add(instruction.key)
+                under_way -= {instruction.key} if instruction.op is Op.WAIT else set()
+            # the sums of counts are a message of a few bytes
+            elif isinstance(instruction, Compute) and instruction.op is not Op.REDUCE_COUNTS:
+                assert not under_way
 
 
 @settings(max_examples=60)

@@ -8,6 +8,6 @@ from disagmoe.schedule.timeline import Timeline
 
 
 def ep_overlap(spec: ProgramSpec, costs: OpCosts, in_flight: int) -> Timeline:
-    """The best list schedule with at least two micro-batches on each group of workers; searched
-    as hard as `af_pipe`, so that the two compare."""
-    return best_list_schedule(spec, costs, max(in_flight, 2))
+    """The best list schedule with at most `in_flight` micro-batches on the ring, of which two make
+    a pair; searched as hard as `af_pipe`, so that the two compare."""
+    return best_list_schedule(spec, costs, in_flight)
