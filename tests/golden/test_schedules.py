@@ -13,23 +13,33 @@ from disagmoe.schedule.text import read_programs, write_program
 from disagmoe.schedule.verify import verify
 
 
-def spec(layers, groups, micro_batches, **kwargs):
-    layout = Layout(layers=layers, groups=groups, direct_residual=groups > 1)
+def spec(layers, groups, micro_batches, *, colocated=False, fused=False, **kwargs):
+    layout = Layout(
+        layers=layers,
+        groups=groups,
+        direct_residual=groups > 1 and not fused,
+        fused_residual=fused,
+        colocated=colocated,
+    )
     return ProgramSpec(layout=layout, micro_batches=micro_batches, **kwargs)
 
 
-# name: spec, micro-batches in flight
+# name: spec, schedule, micro-batches in flight
 PROGRAMS = {
-    "one-group": (spec(2, 1, 3, reduce_counts=True), 2),
-    "two-groups-direct": (spec(3, 2, 2), 2),
-    "evaluation": (spec(2, 2, 2, training=False), 2),
+    "one-group": (spec(2, 1, 3, reduce_counts=True), "af_pipe", 2),
+    "two-groups-direct": (spec(3, 2, 2), "af_pipe", 2),
+    "two-groups-fused": (spec(2, 2, 2, fused=True), "af_pipe", 2),
+    "evaluation": (spec(2, 2, 2, training=False), "af_pipe", 2),
+    "ep-1f1b": (spec(2, 1, 2, colocated=True, reduce_counts=True), "ep_1f1b", 1),
+    "ep-overlap": (spec(2, 1, 2, colocated=True), "ep_overlap", 2),
+    "ep-1f1b-ring": (spec(2, 2, 2, colocated=True), "ep_1f1b", 2),
 }
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name, golden):
-    what, in_flight = PROGRAMS[name]
-    programs = build_programs(what, schedule="af_pipe", in_flight=in_flight).programs
+    what, schedule, in_flight = PROGRAMS[name]
+    programs = build_programs(what, schedule=schedule, in_flight=in_flight).programs
     for program in programs.programs:
         golden(f"schedules/{name}/{program.group}.sched", write_program(program, what))
 
@@ -68,6 +78,6 @@ def test_makespans(golden):
 
 
 def test_drawing(golden):
-    what, in_flight = PROGRAMS["two-groups-direct"]
-    timeline = build_programs(what, schedule="af_pipe", in_flight=in_flight).timeline
+    what, schedule, in_flight = PROGRAMS["two-groups-direct"]
+    timeline = build_programs(what, schedule=schedule, in_flight=in_flight).timeline
     golden("schedules/timeline.txt", draw(timeline, what.layout.all_groups, width=100) + "\n")
