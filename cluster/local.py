@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import ray
 import ray._raylet
@@ -145,8 +146,9 @@ def _loopback_as_node_address() -> Iterator[None]:
 
 def _reread_environment() -> None:
     """Make the Ray library of this process forget mode and token that it has read before."""
-    ray._raylet.Config.initialize("")
-    loader = getattr(ray._raylet, "AuthenticationTokenLoader", None)  # Ray 2.49 or newer
+    raylet: Any = ray._raylet  # its stubs lack these two
+    raylet.Config.initialize("")
+    loader = getattr(raylet, "AuthenticationTokenLoader", None)  # Ray 2.49 or newer
     if loader is not None:
         loader.instance().reset_cache()
 

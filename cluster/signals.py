@@ -1,4 +1,4 @@
-"""Signals that must wait, and a handler of ours that Ray replaces."""
+"""Signals that end a run: SIGTERM as an exception; both it and Ctrl-C held back for clean-up."""
 
 import signal
 import threading
@@ -6,16 +6,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code of a process that SIGTERM has ended."""
+
+
+def _in_main_thread() -> bool:
+    """Python delivers signals to the main thread, and lets no other set handlers."""
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Make SIGTERM raise SystemExit(143) inside the block, unless somebody handles it already."""
+    if not _in_main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def terminate(_: int, __: FrameType | None) -> None:
+        raise SystemExit(TERMINATED)
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait until the block ends: for clean-up that must be complete.
-
-    Acts in the main thread only; Python delivers signals to no other.
-    """
-    if threading.current_thread() is not threading.main_thread():
+    """Let SIGINT and SIGTERM wait until the block ends: for clean-up that must be complete."""
+    if not _in_main_thread():
         yield
         return
     came: list[int] = []
@@ -23,7 +43,7 @@ def deferred() -> Iterator[None]:
     def note(number: int, _: FrameType | None) -> None:
         came.append(number)
 
-    previous = {number: signal.signal(number, note) for number in _STOPPING}
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
@@ -35,12 +55,19 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def sigterm_handler_kept() -> Iterator[None]:
-    """Put the handler of SIGTERM back after the block; `ray.init` installs its own."""
-    if threading.current_thread() is not threading.main_thread():
+    """Put the handler of SIGTERM back after a block in which Ray installs handlers of its own.
+
+    A SIGTERM that meets Ray's, which raise SystemExit, is handed on to the one that was there.
+    """
+    if not _in_main_thread():
         yield
         return
     previous = signal.getsignal(signal.SIGTERM)
     try:
         yield
+    except SystemExit:
+        if callable(previous):
+            previous(signal.SIGTERM, None)
+        raise
     finally:
         signal.signal(signal.SIGTERM, previous)

@@ -14,7 +14,7 @@ from disagmoe.api.rundir import METRICS_FILE, MetricsLog, RunDir, check_free, de
 from disagmoe.api.tally import Tally, outcome
 from disagmoe.cluster.processes import PeakMemory
 from disagmoe.cluster.session import local_session
-from disagmoe.cluster.signals import deferred
+from disagmoe.cluster.signals import deferred, sigterm_raises
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import WorkerError
 
@@ -40,9 +40,9 @@ class Trainer:
     def fit(self) -> Result:
         """Train, and return the result, which is `result.json` in the run directory as well.
 
-        An interrupt (KeyboardInterrupt, or SystemExit from a handler of SIGTERM) lets the step
-        under way end, for at most 10 s, writes the result, and goes on to the caller; a second one
-        does not wait.
+        An interrupt (KeyboardInterrupt, or SystemExit, which SIGTERM raises) lets the step under
+        way end, for at most 10 s, writes the result, and goes on to the caller; a second one does
+        not wait.
 
         Raises:
             ConfigError, DataError: the run cannot start; nothing is written.
@@ -55,7 +55,7 @@ class Trainer:
         run_dir = RunDir(self.run_dir, config)
         tally = Tally()
         raised: BaseException | None = None
-        with PeakMemory(os.getpid()) as memory:
+        with sigterm_raises(), PeakMemory(os.getpid()) as memory:
             try:
                 self._train(config, run_dir, tally)
             except BaseException as error:  # noqa: BLE001 - raised again once the result is written

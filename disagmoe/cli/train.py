@@ -1,19 +1,18 @@
 """`disagmoe train`: a run from a config file."""
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 
+from disagmoe.cluster.signals import sigterm_raises
 from disagmoe.config.load import load_run_config
 from disagmoe.config.rules import warnings
 from disagmoe.config.run import RunConfig
 
-INTERRUPTED, TERMINATED = 130, 143
+INTERRUPTED = 130
 
 
 def train(
@@ -35,7 +34,7 @@ def train(
     Exit codes: 0 all steps are done, 1 the run failed, 2 the config or the data cannot be used,
     3 this machine cannot hold the workers, 130 or 143 stopped by Ctrl-C or SIGTERM.
     """
-    with _stop_signals():
+    with sigterm_raises(), _ctrl_c_exits():
         loaded = load_run_config(config, sets or ())
         for warning in warnings(loaded):
             typer.echo(f"warning: {warning}", err=True)
@@ -58,16 +57,8 @@ def _fit(config: RunConfig, run_dir: Path | None, as_json: bool) -> None:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[None]:
-    """Make SIGTERM raise SystemExit, and Ctrl-C end with its exit code."""
-
-    def terminate(_: int, __: FrameType | None) -> None:
-        raise SystemExit(TERMINATED)
-
-    previous = signal.signal(signal.SIGTERM, terminate)
+def _ctrl_c_exits() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    finally:
-        signal.signal(signal.SIGTERM, previous)
