@@ -1,0 +1,38 @@
+"""Who gets which programs, and the same programs as files for people."""
+
+from pathlib import Path
+
+from disagmoe.actors.messages import RunPlan, WorkerAssignment
+from disagmoe.schedule.compile import Compiled
+from disagmoe.schedule.text import write_program
+
+
+def assignments(
+    plan: RunPlan, train: Compiled, evaluation: Compiled | None, store_port: int
+) -> list[WorkerAssignment]:
+    """Return one assignment per worker, in world-rank order."""
+    return [
+        WorkerAssignment(
+            config=plan.config,
+            worker=str(worker),
+            train_programs=train.programs,
+            eval_programs=None if evaluation is None else evaluation.programs,
+            host=plan.host,
+            store_port=store_port,
+            epoch=plan.epoch,
+            threads=plan.threads_per_worker,
+            log_file=str(Path(plan.run_dir) / "logs" / f"{worker}.log"),
+        )
+        for worker in train.programs.spec.layout.workers
+    ]
+
+
+def write_programs(folder: Path, train: Compiled, evaluation: Compiled | None) -> None:
+    """Write `GROUP.sched` for each group into `folder`, those of an evaluation into its `eval`."""
+    for place, compiled in ((folder, train), (folder / "eval", evaluation)):
+        if compiled is None:
+            continue
+        place.mkdir(parents=True, exist_ok=True)
+        for program in compiled.programs.programs:
+            text = write_program(program, compiled.programs.spec)
+            (place / f"{program.group}.sched").write_text(text, encoding="utf-8")

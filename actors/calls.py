@@ -1,0 +1,48 @@
+"""The calls of a run in order, and how long each may take."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from disagmoe.actors.messages import Call
+from disagmoe.config.cluster import ClusterConfig
+from disagmoe.config.train import TrainConfig
+
+FIRST_STEP_FACTOR = 3.0
+"""The first step also fills allocators and warms up kernels."""
+
+
+def calls(train: TrainConfig) -> Iterator[Call]:
+    """All calls after the start-up: every step once, evaluations in between and at the end."""
+    for step in range(train.steps):
+        yield Call("step", step)
+        if evaluates_after(step, train):
+            yield Call("eval", step)
+
+
+def evaluates_after(step: int, train: TrainConfig) -> bool:
+    """Whether an evaluation follows `step` (from 0)."""
+    done = step + 1
+    return train.eval.every > 0 and (done % train.eval.every == 0 or done == train.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Longest time of each call, counted from the end of the call before."""
+
+    start_s: float
+    step_s: float
+
+    @classmethod
+    def of(cls, cluster: ClusterConfig) -> "Deadlines":
+        """The deadlines that `cluster` asks for."""
+        return cls(cluster.start_timeout_s, cluster.step_timeout_s)
+
+    def limit_s(self, call: Call) -> float:
+        """Longest time of `call`."""
+        match call.kind:
+            case "setup":
+                return self.start_s
+            case "step":
+                return self.step_s * (FIRST_STEP_FACTOR if call.step == 0 else 1.0)
+            case "eval":
+                return self.step_s

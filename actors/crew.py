@@ -1,0 +1,45 @@
+"""All workers of a run as one: what the driving loop asks of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from disagmoe.actors.messages import Call, Outcome, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What one worker answered to one call."""
+
+    call: Call
+    worker: str
+    outcome: Outcome
+
+
+class Crew(Protocol):
+    """The workers of one epoch."""
+
+    @property
+    def workers(self) -> Sequence[str]:
+        """Their names in world-rank order."""
+
+    def start(self, call: Call) -> None:
+        """Queue `call` on every worker, behind the calls queued before."""
+
+    def poll(self, timeout_s: float) -> list[Reply]:
+        """Wait for replies; return those that are here, [] when none comes within `timeout_s`.
+
+        A dead worker replies with a WorkerFailure to each call that it has not answered.
+        """
+
+    def ping(self, timeout_s: float) -> Mapping[str, Progress]:
+        """Ask all workers where they are; without those that do not answer."""
+
+    def stacks(self, timeout_s: float) -> Mapping[str, str]:
+        """Ask all workers for their stacks; without those that do not answer."""
+
+    def request_stop(self) -> None:
+        """Make the step under way, or the next one, the last."""
+
+    def kill(self) -> None:
+        """End all worker processes."""

@@ -1,0 +1,122 @@
+"""The loop that drives a run: calls queued ahead, replies merged, deadlines kept, one end.
+
+Knows nothing of Ray: the workers are a Crew.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from disagmoe.actors.calls import Deadlines, calls
+from disagmoe.actors.crew import Crew
+from disagmoe.actors.events import Event, RunEnded, RunStarted
+from disagmoe.actors.inquest import Inquest
+from disagmoe.actors.merge import merge_eval, merge_step
+from disagmoe.actors.messages import Call, Outcome, Started, WorkerFailure
+from disagmoe.config.run import RunConfig
+from disagmoe.runtime.report import EvalReport, StepReport
+
+T = TypeVar("T")
+
+QUEUED_CALLS = 3
+"""Calls that a worker has at most: one under way and two behind it, so that it never waits for the
+driver."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    call: Call
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+
+class _CrewFailedError(Exception):
+    def __init__(self, failures: tuple[WorkerFailure, ...]) -> None:
+        super().__init__()
+        self.failures = failures
+
+
+class Drive:
+    """One epoch of a run."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        crew: Crew,
+        inquest: Inquest,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._crew = crew
+        self._inquest = inquest
+        self._now = now
+        self._deadlines = Deadlines.of(config.cluster)
+        self._pending: deque[_Pending] = deque()
+        self._since_s = now()
+
+    def events(self) -> Iterator[Event]:
+        """Run to the end. The last event is a RunEnded, before which all workers are killed."""
+        try:
+            yield from self._run()
+        except _CrewFailedError as failed:
+            self._crew.kill()
+            yield RunEnded(status="failed", failures=failed.failures)
+
+    def _run(self) -> Iterator[Event]:
+        self._queue(Call("setup"))
+        outcomes, _ = self._finish_oldest()
+        yield RunStarted(workers=tuple(_all_of(Started, outcomes).values()))
+        todo = calls(self._config.train)
+        stopped = False
+        while not stopped:
+            while len(self._pending) < QUEUED_CALLS and (call := next(todo, None)) is not None:
+                self._queue(call)
+            if not self._pending:
+                break
+            call = self._pending[0].call
+            outcomes, elapsed_s = self._finish_oldest()
+            if call.kind == "eval":
+                yield merge_eval(call.step, _all_of(EvalReport, outcomes), elapsed_s)
+            else:
+                result = merge_step(_all_of(StepReport, outcomes), elapsed_s)
+                stopped = result.stopped
+                yield result
+        self._crew.kill()
+        yield RunEnded(status="stopped" if stopped else "ok")
+
+    def _queue(self, call: Call) -> None:
+        self._pending.append(_Pending(call))
+        self._crew.start(call)
+
+    def _finish_oldest(self) -> tuple[Mapping[str, Outcome], float]:
+        """Wait until all workers have answered the oldest call; return answers and duration."""
+        call, outcomes = self._pending[0].call, self._pending[0].outcomes
+        limit_s = self._deadlines.limit_s(call)
+        while missing := [name for name in self._crew.workers if name not in outcomes]:
+            left_s = self._since_s + limit_s - self._now()
+            if left_s <= 0:
+                late = self._inquest.missed_deadline(self._crew, call, missing, limit_s)
+                raise _CrewFailedError(late)
+            self._receive(left_s)
+        self._pending.popleft()
+        now_s = self._now()
+        elapsed_s, self._since_s = now_s - self._since_s, now_s
+        return {name: outcomes[name] for name in self._crew.workers}, elapsed_s
+
+    def _receive(self, timeout_s: float) -> None:
+        for reply in self._crew.poll(timeout_s):
+            if isinstance(reply.outcome, WorkerFailure):
+                raise _CrewFailedError(self._inquest.failed(self._crew, reply.outcome))
+            for pending in self._pending:
+                if pending.call == reply.call:
+                    pending.outcomes[reply.worker] = reply.outcome
+
+
+def _all_of(kind: type[T], outcomes: Mapping[str, Outcome]) -> dict[str, T]:
+    typed: dict[str, T] = {}
+    for worker, outcome in outcomes.items():
+        if not isinstance(outcome, kind):
+            raise AssertionError(f"{worker} answered {outcome!r}, expected {kind.__name__}")
+        typed[worker] = outcome
+    return typed

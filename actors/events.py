@@ -1,0 +1,69 @@
+"""What a run tells the script, in order: started, steps and evaluations, one end."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from disagmoe.actors.messages import Started, WorkerFailure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """All workers are connected."""
+
+    workers: tuple[Started, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """One optimizer step of the whole run."""
+
+    step: int
+    """Number of the step, from 0."""
+    loss: float
+    """Cross-entropy per valid target, in nats."""
+    balance: float
+    """Load-balancing loss summed over layers, before its coefficient."""
+    z: float
+    """Router z-loss summed over layers, before its coefficient."""
+    grad_norm: float
+    """Global gradient norm before clipping."""
+    lr: float
+    tokens: int
+    valid_targets: int
+    skipped: str
+    """Why the update was left out, or empty."""
+    stopped: bool
+    """Whether the run ends here because it was asked to."""
+    step_s: float
+    """Time since the end of the call before."""
+    tokens_per_s: float
+    compute_share: dict[str, float]
+    """Share of time that the workers of each group compute."""
+    seconds: dict[str, dict[str, float]]
+    """Time of each worker by kind; adds up to its wall time since its last step."""
+    expert_load: tuple[float, ...]
+    """Per layer: choices that fell on the busiest expert, over the mean."""
+    peak_memory_bytes: dict[str, int]
+    """Largest memory of each worker so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalResult:
+    """Loss on held-out data."""
+
+    step: int
+    """The step after which it was measured."""
+    loss: float
+    valid_targets: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    """The last event. Failures are in order of cause."""
+
+    status: Literal["ok", "failed", "stopped"]
+    failures: tuple[WorkerFailure, ...] = ()
+
+
+Event = RunStarted | StepResult | EvalResult | RunEnded

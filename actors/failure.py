@@ -1,0 +1,69 @@
+"""From an exception to a WorkerFailure, and from many failures to the one that came first."""
+
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+
+from disagmoe.actors.messages import FailureKind, WorkerFailure
+from disagmoe.errors import DisagMoEError, TransportError
+
+
+def failure_of(worker: str, error: BaseException) -> WorkerFailure:
+    """Describe what `worker` has raised."""
+    chain = list(_causes(error))
+    transport = any(isinstance(link, TransportError) for link in chain)
+    text = str(error) if isinstance(error, DisagMoEError) else f"{type(error).__name__}: {error}"
+    return WorkerFailure(
+        worker=worker,
+        kind=FailureKind.TRANSPORT if transport else FailureKind.RAISED,
+        message=text if text.startswith(worker) else f"{worker}: {text}",
+        details="".join(traceback.format_exception(error)),
+        at_s=time.time(),
+    )
+
+
+def _causes(error: BaseException) -> Iterable[BaseException]:
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__
+
+
+def is_collateral(failure: WorkerFailure) -> bool:
+    """Whether `failure` is what other workers see when one of them fails."""
+    return failure.kind is FailureKind.TRANSPORT
+
+
+def in_order_of_cause(failures: Sequence[WorkerFailure]) -> list[WorkerFailure]:
+    """Return `failures` with the first cause in front.
+
+    Failed transfers come last, since the death of a peer is noticed by its neighbours (within 40 ms
+    over gloo) before Ray reports it (up to 0.5 s). Workers that are merely late are next to last.
+    Otherwise the earliest failure is the cause.
+    """
+
+    def rank(failure: WorkerFailure) -> tuple[int, float]:
+        order = {FailureKind.TRANSPORT: 2, FailureKind.LATE: 1}
+        return order.get(failure.kind, 0), failure.at_s
+
+    return sorted(failures, key=rank)
+
+
+def died(worker: str, reason: str) -> WorkerFailure:
+    """Describe the death of the process of `worker`; `reason` is what Ray knows of it."""
+    return WorkerFailure(
+        worker=worker,
+        kind=FailureKind.DIED,
+        message=f"{worker} died: its process is gone ({_exit_detail(reason)})",
+        details=reason,
+        at_s=time.time(),
+    )
+
+
+def _exit_detail(reason: str) -> str:
+    """The part of Ray's report that says how the process ended."""
+    for mark in ("Worker exit detail: ", "The actor is dead because "):
+        _, found, rest = reason.partition(mark)
+        if found:
+            return " ".join(rest.split())[:300]
+    return " ".join(reason.split())[:300]

@@ -1,0 +1,125 @@
+"""Frozen values that cross processes: what workers are told and what they answer."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from disagmoe.config.run import RunConfig
+from disagmoe.runtime.report import EvalReport, StepReport
+from disagmoe.schedule.ir import ProgramSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """What the script asks of the driver."""
+
+    config: RunConfig
+    """Resolved; its data paths mean the same in every process."""
+    run_dir: str
+    """Absolute path of the run directory, which exists."""
+    host: str
+    """Address of this machine that workers and the store bind to."""
+    threads_per_worker: int
+    epoch: int = 0
+    """Counts restarts of the workers; channels of different epochs never meet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAssignment:
+    """All that one worker needs to start."""
+
+    config: RunConfig
+    worker: str
+    """Its name, such as `A0.1`."""
+    train_programs: ProgramSet
+    eval_programs: ProgramSet | None
+    host: str
+    store_port: int
+    epoch: int
+    threads: int
+    log_file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One thing that all workers do together."""
+
+    kind: Literal["setup", "step", "eval"]
+    step: int = 0
+    """The step to do, from 0; for an evaluation the step after which it happens."""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "setup":
+                return "start-up"
+            case "step":
+                return f"step {self.step}"
+            case "eval":
+                return f"evaluation after step {self.step}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A worker is connected to all its peers."""
+
+    worker: str
+    host: str
+    pid: int
+    versions: dict[str, str]
+    """Of Python and the libraries that decide its results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The call was not made, because the run was stopped at an earlier step."""
+
+
+class FailureKind(StrEnum):
+    """How a worker failed."""
+
+    DIED = "died"
+    """Its process is gone."""
+    RAISED = "raised"
+    """It raised an error of its own."""
+    SILENT = "silent"
+    """Its process answers nothing any more."""
+    LATE = "late"
+    """It has not finished in time."""
+    TRANSPORT = "transport"
+    """A transfer failed, most often because the peer has failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFailure:
+    """Why a worker cannot go on."""
+
+    worker: str
+    kind: FailureKind
+    message: str
+    """One or a few lines; starts with the worker's name."""
+    details: str = ""
+    """A traceback, or what else helps to find the cause."""
+    at_s: float
+    """When it was noticed, in seconds since the epoch of the system clock."""
+
+
+Outcome = Started | StepReport | EvalReport | Stopped | WorkerFailure
+"""What a worker answers to a call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a worker is, answered while a step runs."""
+
+    worker: str
+    call: str
+    """The call under way or last done, such as `step 7`."""
+    instruction_index: int
+    """Position in the program; -1 before the first instruction."""
+    instruction: str
+    seconds_since_progress: float
+
+    def __str__(self) -> str:
+        at = f"instruction {self.instruction_index} '{self.instruction}'"
+        where = f"{self.call}, {at}" if self.instruction else self.call
+        return f"{self.worker}: {where}, for {self.seconds_since_progress:.1f} s"

@@ -1,0 +1,98 @@
+"""The workers of a run as Ray actors."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+
+from disagmoe.actors.crew import Reply
+from disagmoe.actors.failure import died, failure_of
+from disagmoe.actors.messages import Call, Outcome, Progress, WorkerAssignment
+from disagmoe.actors.worker import AttentionWorker, ExpertWorker
+from disagmoe.schedule.layout import Side, Worker
+
+
+class RayCrew:
+    """See Crew. The actors live as long as this object's process, or until `kill`."""
+
+    def __init__(self, assignments: Sequence[WorkerAssignment]) -> None:
+        """Create one actor per assignment."""
+        self._assignments = {item.worker: item for item in assignments}
+        self._actors = {name: _actor_class(name).remote() for name in self._assignments}
+        self._waiting: dict[Any, tuple[Call, str]] = {}
+
+    @property
+    def workers(self) -> Sequence[str]:
+        """See Crew."""
+        return tuple(self._actors)
+
+    def start(self, call: Call) -> None:
+        """See Crew."""
+        for name in self._actors:
+            self._waiting[self._submit(call, name)] = (call, name)
+
+    def _submit(self, call: Call, name: str) -> Any:
+        actor = self._actors[name]
+        match call.kind:
+            case "setup":
+                return actor.setup.remote(self._assignments[name])
+            case "step":
+                return actor.run_step.remote(call.step)
+            case "eval":
+                return actor.evaluate.remote(call.step)
+
+    def poll(self, timeout_s: float) -> list[Reply]:
+        """See Crew."""
+        if not self._waiting:
+            time.sleep(timeout_s)
+            return []
+        done, _ = ray.wait(list(self._waiting), num_returns=1, timeout=timeout_s)
+        if done:
+            done, _ = ray.wait(list(self._waiting), num_returns=len(self._waiting), timeout=0)
+        return [self._reply(ref) for ref in done]
+
+    def _reply(self, ref: Any) -> Reply:
+        call, name = self._waiting.pop(ref)
+        try:
+            outcome: Outcome = ray.get(ref)
+        except RayActorError as error:
+            outcome = died(name, str(error))
+        except RayError as error:
+            outcome = failure_of(name, error)
+        return Reply(call, name, outcome)
+
+    def ping(self, timeout_s: float) -> Mapping[str, Progress]:
+        """See Crew."""
+        return self._ask("ping", timeout_s)
+
+    def stacks(self, timeout_s: float) -> Mapping[str, str]:
+        """See Crew."""
+        return self._ask("stacks", timeout_s)
+
+    def _ask(self, method: str, timeout_s: float) -> dict[str, Any]:
+        refs = {getattr(actor, method).remote(): name for name, actor in self._actors.items()}
+        done, _ = ray.wait(list(refs), num_returns=len(refs), timeout=timeout_s)
+        answers = {}
+        for ref in done:
+            try:
+                answers[refs[ref]] = ray.get(ref, timeout=timeout_s)
+            except (RayError, GetTimeoutError):
+                continue  # no answer is the answer
+        return {name: answers[name] for name in self._actors if name in answers}
+
+    def request_stop(self) -> None:
+        """See Crew."""
+        for actor in self._actors.values():
+            actor.request_stop.remote()
+
+    def kill(self) -> None:
+        """See Crew."""
+        for actor in self._actors.values():
+            ray.kill(actor, no_restart=True)
+
+
+def _actor_class(name: str) -> Any:
+    is_attention = Worker.parse(name).group.side is Side.ATTENTION
+    return AttentionWorker if is_attention else ExpertWorker

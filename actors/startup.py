@@ -1,0 +1,79 @@
+"""From an assignment to a runtime in this process: log, threads, device, data, transport."""
+
+import faulthandler
+import logging
+import os
+import platform
+
+import torch
+
+from disagmoe import __version__
+from disagmoe.actors.messages import Started, WorkerAssignment
+from disagmoe.config.run import RunConfig
+from disagmoe.data.source import PreparedSource
+from disagmoe.runtime.context import Context
+from disagmoe.runtime.step import WorkerRuntime
+from disagmoe.schedule.layout import Side, Worker
+from disagmoe.transport.gloo import GlooTransport
+from disagmoe.transport.rendezvous import connect
+
+log = logging.getLogger(__name__)
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def log_to(path: str) -> None:
+    """Send this process's log to the file `path`, with the stacks of a crash in native code."""
+    file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the process lives
+    logging.basicConfig(stream=file, level=logging.INFO, format=LOG_FORMAT, force=True)
+    faulthandler.enable(file)
+
+
+def open_data(config: RunConfig) -> PreparedSource:
+    """Open the data of `config`.
+
+    Raises DataError and ConfigError as PreparedSource.open does.
+    """
+    return PreparedSource.open(config.data, config.train, vocab_size=config.model.vocab_size)
+
+
+def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
+    """Build the runtime of `assignment`, not yet connected, and log to its file from now on.
+
+    Raises TransportError when the run's store does not answer, DataError when data cannot be read.
+    """
+    log_to(assignment.log_file)
+    torch.set_num_threads(assignment.threads)
+    config, cluster = assignment.config, assignment.config.cluster
+    worker = Worker.parse(assignment.worker)
+    device = torch.device(cluster.device)
+    transport = GlooTransport(
+        assignment.worker,
+        connect(assignment.host, assignment.store_port, cluster.start_timeout_s),
+        epoch=assignment.epoch,
+        host=assignment.host,
+        timeout_s=cluster.step_timeout_s,
+        start_timeout_s=cluster.start_timeout_s,
+    )
+    return WorkerRuntime(
+        Context(config, assignment.train_programs.spec, worker, device),
+        assignment.train_programs,
+        assignment.eval_programs,
+        transport,
+        open_data(config) if worker.group.side is Side.ATTENTION else None,
+    )
+
+
+def started(assignment: WorkerAssignment) -> Started:
+    """What to tell the driver once the runtime is connected."""
+    log.info("%s: connected, %d threads", assignment.worker, assignment.threads)
+    return Started(
+        worker=assignment.worker,
+        host=assignment.host,
+        pid=os.getpid(),
+        versions={
+            "disagmoe": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+    )

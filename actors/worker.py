@@ -1,0 +1,68 @@
+"""The actors that hold workers: shells around WorkerHost.
+
+The default group has one thread, which makes all calls of a run in the order in which they came;
+devices and channels belong to it. The control group answers while a step runs.
+"""
+
+from typing import Any
+
+import ray
+
+from disagmoe.actors.host import WorkerHost
+from disagmoe.actors.messages import Outcome, Progress, WorkerAssignment
+
+
+class _WorkerShell:
+    def __init__(self) -> None:
+        self._host = WorkerHost()
+
+    def setup(self, assignment: WorkerAssignment) -> Outcome:
+        """See WorkerHost.setup."""
+        return self._host.setup(assignment)
+
+    def run_step(self, step: int) -> Outcome:
+        """See WorkerHost.run_step."""
+        return self._host.run_step(step)
+
+    def evaluate(self, after_step: int) -> Outcome:
+        """See WorkerHost.evaluate."""
+        return self._host.evaluate(after_step)
+
+    @ray.method(concurrency_group="control")
+    def ping(self) -> Progress:
+        """See WorkerHost.ping."""
+        return self._host.ping()
+
+    @ray.method(concurrency_group="control")
+    def stacks(self) -> str:
+        """See WorkerHost.stacks."""
+        return self._host.stacks()
+
+    @ray.method(concurrency_group="control")
+    def request_stop(self) -> None:
+        """See WorkerHost.request_stop."""
+        self._host.request_stop()
+
+    @ray.method(concurrency_group="control")
+    def close(self) -> None:
+        """See WorkerHost.close."""
+        self._host.close()
+
+
+class AttentionWorkerShell(_WorkerShell):
+    """A worker of an attention group."""
+
+
+class ExpertWorkerShell(_WorkerShell):
+    """A worker of an expert group."""
+
+
+# Never restarted by Ray: a new process has neither weights nor channels. Recovery is the run's.
+_OPTIONS: dict[str, Any] = {
+    "num_cpus": 1,
+    "max_restarts": 0,
+    "max_task_retries": 0,
+    "concurrency_groups": {"control": 1},
+}
+AttentionWorker: Any = ray.remote(**_OPTIONS)(AttentionWorkerShell)
+ExpertWorker: Any = ray.remote(**_OPTIONS)(ExpertWorkerShell)

@@ -1,0 +1,23 @@
+"""How the cores of a machine are divided among workers."""
+
+import os
+
+from disagmoe.config.run import RunConfig
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def worker_count(config: RunConfig) -> int:
+    """Workers of all groups."""
+    parallel = config.parallel
+    return parallel.groups * (parallel.attention_workers + parallel.expert_workers)
+
+
+def threads_per_worker(config: RunConfig, cores: int) -> int:
+    """Compute threads of each worker: as configured, or an equal share of `cores`, at least 1."""
+    return config.cluster.threads_per_worker or max(1, cores // worker_count(config))

@@ -1,0 +1,30 @@
+"""What a user's code may do while a run goes on."""
+
+from pathlib import Path
+
+from disagmoe.actors.events import EvalResult, RunStarted, StepResult
+from disagmoe.api.result import Result
+from disagmoe.config.run import RunConfig
+
+
+class Callback:
+    """Override what you need. Methods are called in the script, in order, one at a time.
+
+    An exception ends the run: its result says so, and `Trainer.fit` raises the exception again.
+    Workers go on while a method runs, so a slow one delays only what the script shows.
+    """
+
+    def on_begin(self, config: RunConfig, run_dir: Path) -> None:
+        """The resolved config is accepted and the run directory is there; workers are starting."""
+
+    def on_start(self, started: RunStarted) -> None:
+        """All workers are connected."""
+
+    def on_step(self, step: StepResult) -> None:
+        """A step is done."""
+
+    def on_eval(self, evaluation: EvalResult) -> None:
+        """An evaluation is done."""
+
+    def on_end(self, result: Result) -> None:
+        """The run has ended in whatever way, and its result is written."""

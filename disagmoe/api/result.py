@@ -1,0 +1,100 @@
+"""The outcome of a run: the content of `result.json`."""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from disagmoe.errors import ConfigError, WorkerError
+
+RESULT_FILE = "result.json"
+
+Status = Literal["ok", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a run has done, whatever its end."""
+
+    status: Status
+    """`ok`: all steps are done; `stopped`: somebody ended it before; `failed`: see `first_error`.
+    """
+    steps: int
+    """Optimizer steps done, skipped ones included."""
+    skipped_steps: int
+    """Steps without an update, because something in them was not finite or had no target."""
+    first_loss: float | None
+    """Cross-entropy of the first step, in nats per token; None before it."""
+    last_loss: float | None
+    """Cross-entropy of the last step."""
+    eval_loss: float | None
+    """Cross-entropy of the last evaluation; None without one."""
+    tokens: int
+    """Tokens trained on."""
+    tokens_per_s: float | None
+    """Tokens of all steps but the first over their time, evaluations not counted."""
+    step_s: float | None
+    """Median duration of a step, without the first if there are others."""
+    compute_share: dict[str, float]
+    """Share of the time from the first step's end that each group computes."""
+    mfu: float | None
+    """Model FLOPs over peak FLOPs; None where the peak of the hardware is not known."""
+    peak_memory_bytes: dict[str, int]
+    """Largest memory of each worker."""
+    peak_memory_total_bytes: int
+    """Largest resident memory of all processes of the run together: this script, the driver, the
+    workers and Ray. Shared pages count once per process."""
+    placement: dict[str, dict[str, Any]]
+    """Host and process id of each worker."""
+    versions: dict[str, str]
+    """Of Python and the libraries that decide the numbers."""
+    restarts: int
+    """Times that the workers were started again."""
+    first_error: str | None
+    """Why the run failed: the first cause, then what followed from it."""
+    checkpoint: str | None
+    """The last checkpoint; None where none was written."""
+    elapsed_s: float
+    """From the call to the end, start-up included."""
+    path: str
+    """The run directory."""
+
+    def to_json(self) -> str:
+        """Return it as one line of JSON. Numbers that are not finite become null."""
+        return json.dumps(finite(asdict(self)), allow_nan=False)
+
+    @classmethod
+    def load(cls, run_dir: str | Path) -> "Result":
+        """Read the result of the run in `run_dir`. Raises ConfigError where there is none."""
+        file = Path(run_dir) / RESULT_FILE
+        try:
+            values = json.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(
+                f"{run_dir} holds no {RESULT_FILE}; it appears when a run ends: {error.strerror}"
+            ) from error
+        except ValueError as error:
+            raise ConfigError(f"{file} is not JSON: {error}") from error
+        names = {field.name for field in fields(cls)}
+        if not isinstance(values, dict) or values.keys() != names:
+            raise ConfigError(f"{file} is not the result of a run of this version")
+        return cls(**values)
+
+
+class RunFailedError(WorkerError):
+    """A run that failed; `result` says how far it came."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result.first_error or "the run failed")
+        self.result = result
+
+
+def finite(value: Any) -> Any:
+    """Return nested `value` with None in place of floats that JSON cannot say."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+        return None
+    return value

@@ -1,0 +1,113 @@
+"""The run directory: claimed once, and every file in it whole."""
+
+import contextlib
+import json
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from disagmoe.actors.calls import evaluates_after
+from disagmoe.actors.events import EvalResult, StepResult
+from disagmoe.api.result import RESULT_FILE, Result, finite
+from disagmoe.config.run import RunConfig
+from disagmoe.config.tomlwrite import dump_toml
+from disagmoe.errors import ConfigError
+
+CONFIG_FILE = "config.toml"
+METRICS_FILE = "metrics.jsonl"
+
+
+def default_run_dir(name: str, now: time.struct_time) -> Path:
+    """Where a run goes that is not told: `runs/NAME-DATE-TIME` below the current directory."""
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S', now)}"
+
+
+def check_free(path: Path) -> None:
+    """Raise ConfigError unless `path` is an empty directory or can become one."""
+    if path.is_dir():
+        names = sorted(entry.name for entry in path.iterdir())
+        if CONFIG_FILE in names or RESULT_FILE in names:
+            raise ConfigError(
+                f"{path} already holds a run; name another directory with --run-dir, or remove it"
+            )
+        if names:
+            raise ConfigError(
+                f"{path} is not empty (it holds {', '.join(names[:3])}); "
+                "name a new or an empty directory with --run-dir"
+            )
+    elif path.exists():
+        raise ConfigError(f"{path} is a file; name a directory with --run-dir")
+
+
+class RunDir:
+    """A run directory that belongs to one run."""
+
+    def __init__(self, path: Path, config: RunConfig) -> None:
+        """Make `path` and write the resolved `config` to it.
+
+        Raises:
+            ConfigError: the directory holds something, or cannot be written.
+        """
+        check_free(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            (path / "logs").mkdir()
+            _write_whole(path / CONFIG_FILE, dump_toml(config))
+        except FileExistsError:
+            raise ConfigError(f"{path} was taken by another run just now") from None
+        except OSError as error:
+            raise ConfigError(f"cannot make the run directory {path}: {error.strerror}") from error
+        self.path = path.resolve()
+
+    def write_result(self, result: Result) -> None:
+        """Write `result.json`."""
+        _write_whole(self.path / RESULT_FILE, result.to_json() + "\n")
+
+
+class MetricsLog:
+    """`metrics.jsonl`: one line per step, whole and on disk before the next step is shown.
+
+    The line of a step that an evaluation follows waits for it and holds its loss.
+    """
+
+    def __init__(self, path: Path, config: RunConfig) -> None:
+        self._file = path.open("a", encoding="utf-8")
+        self._train = config.train
+        self._held: dict[str, object] | None = None
+
+    def step(self, result: StepResult) -> None:
+        """Log a step."""
+        self._held = asdict(result)
+        if not evaluates_after(result.step, self._train):
+            self._release()
+
+    def evaluation(self, result: EvalResult) -> None:
+        """Log the evaluation after the last step."""
+        if self._held is not None:
+            self._held |= {"eval_loss": result.loss, "eval_s": result.elapsed_s}
+        self._release()
+
+    def _release(self) -> None:
+        line, self._held = self._held, None
+        if line is not None:
+            self._file.write(json.dumps(finite(line), allow_nan=False) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Write what waits and close the file."""
+        self._release()
+        self._file.close()
+
+
+def _write_whole(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".partial")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()

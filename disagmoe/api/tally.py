@@ -1,0 +1,104 @@
+"""What a run adds up, event by event, and the result that comes of it."""
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import ray
+
+from disagmoe.actors.events import EvalResult, Event, RunEnded, RunStarted, StepResult
+from disagmoe.actors.inquest import describe_failures
+from disagmoe.actors.merge import compute_share
+from disagmoe.api.result import Result, Status
+from disagmoe.errors import DisagMoEError
+
+
+@dataclass(slots=True)
+class Tally:
+    """Mutable; one per run."""
+
+    steps: list[StepResult] = field(default_factory=list)
+    evaluations: list[EvalResult] = field(default_factory=list)
+    started: RunStarted | None = None
+    ended: RunEnded | None = None
+
+    def add(self, event: Event) -> None:
+        """Take in the next event."""
+        match event:
+            case RunStarted():
+                self.started = event
+            case StepResult():
+                self.steps.append(event)
+            case EvalResult():
+                self.evaluations.append(event)
+            case RunEnded():
+                self.ended = event
+
+    @property
+    def failure(self) -> str | None:
+        """Why the workers have failed, or None."""
+        failures = () if self.ended is None else self.ended.failures
+        return describe_failures(failures) if failures else None
+
+    def result(
+        self,
+        status: Status,
+        *,
+        first_error: str | None,
+        peak_memory_total_bytes: int,
+        elapsed_s: float,
+        path: Path,
+    ) -> Result:
+        """Return the result of a run that has ended with `status`."""
+        steps = self.steps
+        timed = steps[1:] or steps  # the first one is slower for reasons of its own
+        workers = () if self.started is None else self.started.workers
+        return Result(
+            status=status,
+            steps=len(steps),
+            skipped_steps=sum(bool(step.skipped) for step in steps),
+            first_loss=steps[0].loss if steps else None,
+            last_loss=steps[-1].loss if steps else None,
+            eval_loss=self.evaluations[-1].loss if self.evaluations else None,
+            tokens=sum(step.tokens for step in steps),
+            tokens_per_s=_rate(timed) if timed else None,
+            step_s=statistics.median(step.step_s for step in timed) if timed else None,
+            compute_share=compute_share([step.seconds for step in timed]),
+            mfu=None,
+            peak_memory_bytes=_largest(step.peak_memory_bytes for step in steps),
+            peak_memory_total_bytes=peak_memory_total_bytes,
+            placement={item.worker: {"host": item.host, "pid": item.pid} for item in workers},
+            versions=(dict(workers[0].versions) if workers else {}) | {"ray": ray.__version__},
+            restarts=0,
+            first_error=first_error,
+            checkpoint=None,
+            elapsed_s=elapsed_s,
+            path=str(path),
+        )
+
+
+def outcome(tally: Tally, raised: BaseException | None) -> tuple[Status, str | None]:
+    """Return status and first error of a run in which the script has met `raised`, or nothing."""
+    if isinstance(raised, KeyboardInterrupt | SystemExit):
+        return "stopped", None
+    if tally.failure is not None:
+        return "failed", tally.failure
+    if raised is not None:
+        text = str(raised) if isinstance(raised, DisagMoEError) else None
+        return "failed", text or f"{type(raised).__name__}: {raised}"
+    if tally.ended is None:
+        return "failed", "the run has ended without an outcome"
+    return tally.ended.status, None
+
+
+def _rate(steps: list[StepResult]) -> float:
+    return sum(step.tokens for step in steps) / sum(step.step_s for step in steps)
+
+
+def _largest(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    largest: dict[str, int] = {}
+    for by_worker in counts:
+        for worker, count in by_worker.items():
+            largest[worker] = max(count, largest.get(worker, 0))
+    return largest

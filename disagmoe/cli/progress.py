@@ -1,0 +1,117 @@
+"""What a person sees of a run: a live line on a terminal, plain lines elsewhere; on stderr."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from disagmoe.api import Callback, EvalResult, Result, RunConfig, RunStarted, StepResult
+from disagmoe.units import format_bytes, format_count, format_seconds
+
+_PLAIN_LINES = 50
+"""About as many lines a run writes where there is no terminal."""
+
+
+def stderr_console() -> Console:
+    """The console of a person; stdout stays for results."""
+    return Console(stderr=True)
+
+
+class ShowProgress(Callback):
+    """Shows each step as it comes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+        self._every = 1
+        self._last = 0
+
+    def on_begin(self, config: RunConfig, run_dir: Path) -> None:
+        """Say what is about to run."""
+        parallel = config.parallel
+        self._say(
+            f"run {config.name}: {parallel.groups} x ({parallel.attention_workers} attention + "
+            f"{parallel.expert_workers} expert) workers on this machine, {config.cluster.device}, "
+            f"{config.train.precision}; {run_dir}"
+        )
+        self._last = config.train.steps - 1
+        self._every = max(1, config.train.steps // _PLAIN_LINES)
+        if self._console.is_terminal:
+            self._bar.update(self._task, total=config.train.steps)
+            self._bar.start()
+
+    def on_start(self, started: RunStarted) -> None:
+        """Say who works."""
+        pids = ", ".join(f"{item.worker} {item.pid}" for item in started.workers)
+        self._say(f"workers started (process ids): {pids}")
+
+    def on_step(self, step: StepResult) -> None:
+        """Show the step."""
+        line = step_line(step)
+        if self._console.is_terminal:
+            self._bar.update(self._task, description=line, completed=step.step + 1)
+        elif step.step % self._every == 0 or step.step == self._last or step.stopped:
+            self._say(f"step {step.step + 1}/{self._last + 1}  {line}")
+        if step.skipped:
+            self._say(f"step {step.step + 1}: update skipped, because {step.skipped}")
+
+    def on_eval(self, evaluation: EvalResult) -> None:
+        """Show the evaluation."""
+        self._say(
+            f"step {evaluation.step + 1}: held-out loss {evaluation.loss:.4f} over "
+            f"{format_count(evaluation.valid_targets)} tokens, "
+            f"{format_seconds(evaluation.elapsed_s)}"
+        )
+
+    def on_end(self, result: Result) -> None:
+        """Show the summary."""
+        if self._bar.live.is_started:
+            self._bar.stop()
+        for line in summary(result):
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def step_line(step: StepResult) -> str:
+    """One step in one line."""
+    return (
+        f"loss {step.loss:.4f}  {format_count(step.tokens_per_s)} tokens/s  "
+        f"{format_seconds(step.step_s)}/step  computes {shares(step.compute_share)}"
+    )
+
+
+def shares(by_group: dict[str, float]) -> str:
+    """For example `A0 61 % F0 48 %`."""
+    return " ".join(f"{group} {100 * share:.0f} %" for group, share in by_group.items())
+
+
+def summary(result: Result) -> Iterator[str]:
+    """What to say when all is over."""
+    yield f"{result.status}: {result.steps} steps in {format_seconds(result.elapsed_s)}"
+    if result.first_loss is not None and result.last_loss is not None:
+        held_out = "" if result.eval_loss is None else f", held out {result.eval_loss:.4f}"
+        yield f"loss {result.first_loss:.4f} -> {result.last_loss:.4f}{held_out}"
+    if result.tokens_per_s is not None and result.step_s is not None:
+        yield (
+            f"{format_count(result.tokens_per_s)} tokens/s, {format_seconds(result.step_s)} per "
+            f"step; computes {shares(result.compute_share)} of the time"
+        )
+    if result.skipped_steps:
+        yield f"{result.skipped_steps} steps made no update"
+    workers = ", ".join(f"{w} {format_bytes(n)}" for w, n in result.peak_memory_bytes.items())
+    total = f"{format_bytes(result.peak_memory_total_bytes)} in all processes together"
+    yield f"peak memory: {f'{workers}; ' if workers else ''}{total}"
+    yield f"result: {result.path}/result.json, metrics: {result.path}/metrics.jsonl"
+    if result.status == "failed":
+        yield f"logs: {result.path}/logs"

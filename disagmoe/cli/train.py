@@ -1,0 +1,64 @@
+"""`disagmoe train`: a run from a config file."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from disagmoe.cluster.signals import sigterm_raises
+from disagmoe.config.load import load_run_config
+from disagmoe.config.rules import warnings
+from disagmoe.config.run import RunConfig
+
+INTERRUPTED = 130
+
+
+def train(
+    config: Annotated[Path, typer.Option("--config", help="TOML file of the run.")],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated."),
+    ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option("--run-dir", help="New or empty directory; runs/NAME-DATE-TIME if not given."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object.")
+    ] = False,
+) -> None:
+    """Train; attention and experts each in processes of their own on this machine.
+
+    Exit codes: 0 all steps are done, 1 the run failed, 2 the config or the data cannot be used,
+    3 this machine cannot hold the workers, 130 or 143 stopped by Ctrl-C or SIGTERM.
+    """
+    with sigterm_raises(), _ctrl_c_exits():
+        loaded = load_run_config(config, sets or ())
+        for warning in warnings(loaded):
+            typer.echo(f"warning: {warning}", err=True)
+        _fit(loaded, run_dir, as_json)
+
+
+def _fit(config: RunConfig, run_dir: Path | None, as_json: bool) -> None:
+    # torch and Ray take seconds to load; a config that cannot run has been refused before
+    from disagmoe.api import Callback, Result, Trainer
+    from disagmoe.cli.progress import ShowProgress, stderr_console
+
+    class PrintJson(Callback):
+        def on_end(self, result: Result) -> None:
+            typer.echo(result.to_json())
+
+    callbacks: list[Callback] = [ShowProgress(stderr_console())]
+    if as_json:
+        callbacks.append(PrintJson())
+    Trainer(config, run_dir=run_dir, callbacks=callbacks).fit()
+
+
+@contextmanager
+def _ctrl_c_exits() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None

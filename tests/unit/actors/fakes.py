@@ -1,0 +1,118 @@
+"""A crew without processes, and reports for it."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from disagmoe.actors.crew import Reply
+from disagmoe.actors.messages import Call, FailureKind, Outcome, Progress, Started, WorkerFailure
+from disagmoe.runtime.clock import Kind
+from disagmoe.runtime.report import EvalReport, StepReport
+
+WORKERS = ("A0.0", "F0.0")
+
+
+def step_report(step: int, *, stopped: bool = False, compute_s: float = 1.0) -> StepReport:
+    """What a worker might report; the loss says which step it was."""
+    return StepReport(
+        step=step,
+        loss=5.0 - step,
+        balance=2.0,
+        z=3.0,
+        grad_norm=0.5,
+        lr=1e-3,
+        tokens=100,
+        valid_targets=90,
+        skipped="",
+        stopped=stopped,
+        choices_LE=((10, 30), (20, 20), (0, 0)),
+        seconds=dict.fromkeys(Kind, 0.0) | {Kind.COMPUTE: compute_s, Kind.RECV_WAIT: 1.0},
+        peak_memory_bytes=1000 + step,
+    )
+
+
+def good_outcome(call: Call, worker: str) -> Outcome:
+    """What a worker without trouble answers."""
+    match call.kind:
+        case "setup":
+            return Started(worker=worker, host="127.0.0.1", pid=1, versions={"python": "3"})
+        case "step":
+            return step_report(call.step)
+        case "eval":
+            return EvalReport(loss=7.0, valid_targets=10)
+
+
+class FakeClock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class FakeCrew:
+    """Answers each call at once through `answer`, one worker per poll, taking a second each.
+
+    A worker for which `answer` returns None says nothing; then a poll takes its whole timeout.
+    """
+
+    def __init__(
+        self,
+        clock: FakeClock,
+        answer: Callable[[Call, str], Outcome | None] = good_outcome,
+        workers: Sequence[str] = WORKERS,
+        silent: Sequence[str] = (),
+    ) -> None:
+        self.workers = tuple(workers)
+        self.started: list[Call] = []
+        self.most_queued = 0
+        self.killed = 0
+        self._clock = clock
+        self._answer = answer
+        self._silent = silent
+        self._replies: list[Reply] = []
+
+    def start(self, call: Call) -> None:
+        self.started.append(call)
+        for worker in self.workers:
+            outcome = self._answer(call, worker)
+            if outcome is not None:
+                self._replies.append(Reply(call, worker, outcome))
+        queued = {reply.call for reply in self._replies}
+        self.most_queued = max(self.most_queued, len(queued))
+
+    def poll(self, timeout_s: float) -> list[Reply]:
+        if not self._replies:
+            self._clock.now_s += timeout_s
+            return []
+        self._clock.now_s += 1
+        return [self._replies.pop(0)]
+
+    def ping(self, timeout_s: float) -> Mapping[str, Progress]:
+        return {
+            worker: Progress(
+                worker=worker,
+                call="step 1",
+                instruction_index=3,
+                instruction="wait x" if worker.startswith("A") else "experts_fwd L0 m0",
+                seconds_since_progress=9.0,
+            )
+            for worker in self.workers
+            if worker not in self._silent
+        }
+
+    def stacks(self, timeout_s: float) -> Mapping[str, str]:
+        return {w: f"stack of {w}" for w in self.workers if w not in self._silent}
+
+    def request_stop(self) -> None:
+        raise AssertionError("nobody asks the fake crew to stop")
+
+    def kill(self) -> None:
+        self.killed += 1
+
+
+def failure(worker: str, kind: str, at_s: float = 0.0) -> WorkerFailure:
+    """A failure whose message is worker and kind."""
+    return WorkerFailure(
+        worker=worker, kind=FailureKind(kind), message=f"{worker} {kind}", at_s=at_s
+    )

@@ -1,0 +1,41 @@
+"""Who gets what, and the programs as files."""
+
+from pathlib import Path
+
+from disagmoe.actors.assignments import assignments, write_programs
+from disagmoe.actors.messages import RunPlan
+from disagmoe.config.load import override
+from disagmoe.config.resolve import resolve
+from disagmoe.config.run import RunConfig
+from disagmoe.schedule.from_config import compile_for
+from disagmoe.schedule.text import read_programs
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_each_worker_gets_the_same_programs_and_its_own_name_and_log() -> None:
+    loaded = RunConfig.load(ROOT / "configs/tiny.toml")
+    sets = ["parallel.attention_workers=2", "parallel.expert_workers=2"]
+    config = resolve(override(loaded, sets), cuda=False)
+    train, evaluation = compile_for(config)
+    plan = RunPlan(config=config, run_dir="/run", host="127.0.0.1", threads_per_worker=3, epoch=2)
+    made = assignments(plan, train, evaluation, 99)
+    assert [item.worker for item in made] == ["A0.0", "A0.1", "F0.0", "F0.1"]
+    assert [item.log_file for item in made] == [f"/run/logs/{item.worker}.log" for item in made]
+    assert {(item.host, item.store_port, item.epoch, item.threads) for item in made} == {
+        ("127.0.0.1", 99, 2, 3)
+    }
+    assert all(item.train_programs is train.programs for item in made)
+    assert all(item.eval_programs is None for item in made)
+
+
+def test_programs_are_written_so_that_they_read_back(tmp_path: Path) -> None:
+    loaded = RunConfig.load(ROOT / "configs/tiny.toml")
+    config = override(loaded, ["train.eval.every=1", "parallel.groups=2"])
+    train, evaluation = compile_for(config)
+    assert evaluation is not None
+    write_programs(tmp_path, train, evaluation)
+    names = ["A0.sched", "A1.sched", "F0.sched", "F1.sched"]
+    assert sorted(path.name for path in tmp_path.glob("*.sched")) == names
+    for folder, compiled in ((tmp_path, train), (tmp_path / "eval", evaluation)):
+        assert read_programs([(folder / name).read_text() for name in names]) == compiled.programs

@@ -1,0 +1,54 @@
+"""Order and deadlines of the calls of a run."""
+
+import pytest
+
+from disagmoe.actors.calls import Deadlines, calls, evaluates_after
+from disagmoe.actors.messages import Call
+from disagmoe.config.cluster import ClusterConfig
+from disagmoe.config.train import EvalConfig, TrainConfig
+
+
+def train(steps: int, every: int) -> TrainConfig:
+    return TrainConfig(
+        steps=steps, global_batch_size=1, sequence_length=1, eval=EvalConfig(every=every)
+    )
+
+
+def text(steps: int, every: int) -> list[str]:
+    return [f"{call.kind} {call.step}" for call in calls(train(steps, every))]
+
+
+def test_evaluations_come_between_steps_and_once_at_the_end() -> None:
+    assert text(3, 2) == ["step 0", "step 1", "eval 1", "step 2", "eval 2"]
+    assert text(2, 2) == ["step 0", "step 1", "eval 1"]
+    assert text(2, 5) == ["step 0", "step 1", "eval 1"]
+    assert text(2, 0) == ["step 0", "step 1"]
+
+
+def test_a_step_is_known_to_be_followed_by_an_evaluation() -> None:
+    assert [evaluates_after(step, train(5, 2)) for step in range(5)] == [
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert not evaluates_after(4, train(5, 0))
+
+
+def test_only_the_first_step_has_more_time() -> None:
+    deadlines = Deadlines.of(ClusterConfig(start_timeout_s=7, step_timeout_s=10))
+    asked = [Call("setup"), Call("step", 0), Call("step", 1), Call("eval", 1)]
+    assert [deadlines.limit_s(call) for call in asked] == [7, 30, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (Call("setup"), "start-up"),
+        (Call("step", 3), "step 3"),
+        (Call("eval", 3), "evaluation after step 3"),
+    ],
+)
+def test_calls_have_names(call: Call, name: str) -> None:
+    assert str(call) == name

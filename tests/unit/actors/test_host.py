@@ -1,0 +1,148 @@
+"""A worker's process without Ray, around a runtime that is told what to do."""
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from disagmoe.actors.host import WorkerHost
+from disagmoe.actors.messages import (
+    FailureKind,
+    Started,
+    Stopped,
+    WorkerAssignment,
+    WorkerFailure,
+)
+from disagmoe.runtime.report import EvalReport
+from disagmoe.runtime.step import WorkerRuntime
+from tests.unit.actors.fakes import step_report
+
+ASSIGNMENT = cast(WorkerAssignment, SimpleNamespace(worker="A0.1", host="127.0.0.1", threads=1))
+
+
+class FakeRuntime:
+    """Does at step n what `steps[n]` says."""
+
+    def __init__(self, **steps: Any) -> None:
+        self.interpreter = SimpleNamespace(position=7, instruction="head m0", progressed_at_s=0.0)
+        self.stopwatch = SimpleNamespace(take=dict)
+        self.done: list[str] = []
+        self._steps = steps
+
+    def connect(self) -> None:
+        self.done.append("connect")
+
+    def run_step(self, step: int) -> Any:
+        self.done.append(f"step {step}")
+        outcome = self._steps.get(f"at_{step}", step_report(step))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def evaluate(self) -> EvalReport:
+        self.done.append("evaluate")
+        return EvalReport(loss=1.0, valid_targets=2)
+
+    def request_stop(self) -> None:
+        self.done.append("request_stop")
+
+    def close(self) -> None:
+        self.done.append("close")
+
+
+def host_of(runtime: FakeRuntime) -> WorkerHost:
+    return WorkerHost(lambda assignment: cast(WorkerRuntime, runtime))
+
+
+def test_calls_reach_the_runtime() -> None:
+    runtime = FakeRuntime()
+    host = host_of(runtime)
+    started = host.setup(ASSIGNMENT)
+    assert isinstance(started, Started)
+    assert (started.worker, started.host) == ("A0.1", "127.0.0.1")
+    assert host.run_step(0) == step_report(0)
+    assert host.evaluate(0) == EvalReport(loss=1.0, valid_targets=2)
+    host.request_stop()
+    host.close()
+    assert runtime.done == ["connect", "step 0", "evaluate", "request_stop", "close"]
+
+
+def test_after_a_failure_no_call_is_made() -> None:
+    runtime = FakeRuntime(at_1=ValueError("broken"))
+    host = host_of(runtime)
+    host.setup(ASSIGNMENT)
+    host.run_step(0)
+    failure = host.run_step(1)
+    assert isinstance(failure, WorkerFailure)
+    assert (failure.kind, failure.message) == (FailureKind.RAISED, "A0.1: ValueError: broken")
+    assert host.run_step(2) is failure
+    assert host.evaluate(2) is failure
+    assert runtime.done == ["connect", "step 0", "step 1"]
+
+
+def test_a_failed_setup_is_an_answer_too() -> None:
+    def build(assignment: WorkerAssignment) -> WorkerRuntime:
+        raise OSError("no store")
+
+    failure = WorkerHost(build).setup(ASSIGNMENT)
+    assert isinstance(failure, WorkerFailure)
+    assert failure.message == "A0.1: OSError: no store"
+
+
+def test_after_a_stopped_step_no_call_is_made() -> None:
+    runtime = FakeRuntime(at_0=step_report(0, stopped=True))
+    host = host_of(runtime)
+    host.setup(ASSIGNMENT)
+    assert host.run_step(0) == step_report(0, stopped=True)
+    assert host.run_step(1) == Stopped()
+    assert host.evaluate(0) == Stopped()
+    assert runtime.done == ["connect", "step 0"]
+
+
+def test_a_stop_that_is_asked_for_during_setup_is_kept() -> None:
+    runtime = FakeRuntime()
+    host = host_of(runtime)
+    host.request_stop()
+    host.setup(ASSIGNMENT)
+    assert runtime.done == ["connect", "request_stop"]
+
+
+def test_a_call_before_setup_is_our_mistake_and_is_reported() -> None:
+    failure = host_of(FakeRuntime()).run_step(0)
+    assert isinstance(failure, WorkerFailure)
+    assert "AssertionError: the call came before setup" in failure.message
+
+
+def test_a_ping_gives_the_instruction_only_if_it_belongs_to_this_call() -> None:
+    runtime = FakeRuntime()
+    host = host_of(runtime)
+    assert host.ping().call == "idle"
+    host.setup(ASSIGNMENT)
+    host.run_step(3)
+    before = host.ping()
+    assert (before.worker, before.call) == ("A0.1", "step 3")
+    assert (before.instruction_index, before.instruction) == (-1, "")
+    assert str(before).startswith("A0.1: step 3, for ")
+    runtime.interpreter.progressed_at_s = time.monotonic() + 100
+    after = host.ping()
+    assert (after.instruction_index, after.instruction) == (7, "head m0")
+    assert after.seconds_since_progress == pytest.approx(-100, abs=5)
+
+
+def test_stacks_name_the_threads_and_what_they_do() -> None:
+    may_end = threading.Event()
+
+    def wait_here() -> None:
+        may_end.wait()
+
+    thread = threading.Thread(target=wait_here, name="patient")
+    thread.start()
+    try:
+        text = host_of(FakeRuntime()).stacks()
+    finally:
+        may_end.set()
+        thread.join()
+    _, _, stack = text.partition("thread patient:\n")
+    assert "in wait_here" in stack

@@ -1,0 +1,48 @@
+"""One view of a step from the reports of all workers."""
+
+from disagmoe.actors.events import EvalResult, StepResult
+from disagmoe.actors.merge import compute_share, merge_eval, merge_step
+from disagmoe.runtime.report import EvalReport
+from tests.unit.actors.fakes import step_report
+
+
+def test_a_step_has_global_numbers_once_and_the_workers_own_by_name() -> None:
+    reports = {
+        "A0.0": step_report(2, compute_s=3.0),
+        "A0.1": step_report(2, compute_s=1.0),
+        "F0.0": step_report(2, compute_s=0.0),
+    }
+    assert merge_step(reports, 4.0) == StepResult(
+        step=2,
+        loss=3.0,
+        balance=2.0,
+        z=3.0,
+        grad_norm=0.5,
+        lr=1e-3,
+        tokens=100,
+        valid_targets=90,
+        skipped="",
+        stopped=False,
+        step_s=4.0,
+        tokens_per_s=25.0,
+        compute_share={"A0": 4 / 6, "F0": 0.0},
+        seconds={name: report.seconds for name, report in reports.items()},
+        expert_load=(1.5, 1.0, 0.0),
+        peak_memory_bytes={"A0.0": 1002, "A0.1": 1002, "F0.0": 1002},
+    )
+
+
+def test_shares_of_several_steps_weigh_by_time() -> None:
+    steps = [
+        {"A0.0": {"compute": 1.0, "idle": 0.0}, "F1.0": {"compute": 0.0, "idle": 0.0}},
+        {"A0.0": {"compute": 0.0, "idle": 3.0}, "F1.0": {"compute": 0.0, "idle": 0.0}},
+    ]
+    assert compute_share(steps) == {"A0": 0.25, "F1": 0.0}
+    assert compute_share([]) == {}
+
+
+def test_an_evaluation() -> None:
+    report = EvalReport(loss=1.5, valid_targets=9)
+    assert merge_eval(4, {"A0.0": report, "F0.0": report}, 0.5) == EvalResult(
+        step=4, loss=1.5, valid_targets=9, elapsed_s=0.5
+    )

@@ -1,0 +1,47 @@
+"""Events and results of runs that never were."""
+
+from disagmoe.actors.events import EvalResult, RunStarted, StepResult
+from disagmoe.actors.messages import Started
+
+
+def started() -> RunStarted:
+    """Two workers."""
+    versions = {"python": "3.12.1"}
+    return RunStarted(
+        workers=(
+            Started(worker="A0.0", host="127.0.0.1", pid=11, versions=versions),
+            Started(worker="F0.0", host="127.0.0.1", pid=12, versions=versions),
+        )
+    )
+
+
+def step(
+    number: int, *, step_s: float = 2.0, loss: float | None = None, skipped: str = ""
+) -> StepResult:
+    """Step `number`; its loss is 5 minus that, if not given."""
+    return StepResult(
+        step=number,
+        loss=5.0 - number if loss is None else loss,
+        balance=2.0,
+        z=3.0,
+        grad_norm=0.5,
+        lr=1e-3,
+        tokens=100,
+        valid_targets=90,
+        skipped=skipped,
+        stopped=False,
+        step_s=step_s,
+        tokens_per_s=100 / step_s,
+        compute_share={"A0": 0.75, "F0": 0.5},
+        seconds={
+            "A0.0": {"compute": 3.0, "recv_wait": 1.0},
+            "F0.0": {"compute": 1.0, "recv_wait": 1.0},
+        },
+        expert_load=(1.5, 1.0),
+        peak_memory_bytes={"A0.0": 1000 + number, "F0.0": 900},
+    )
+
+
+def evaluation(after: int) -> EvalResult:
+    """The evaluation after step `after`."""
+    return EvalResult(step=after, loss=6.0 + after, valid_targets=50, elapsed_s=0.5)

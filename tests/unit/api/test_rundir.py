@@ -1,0 +1,104 @@
+"""The run directory."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from disagmoe.api.rundir import MetricsLog, RunDir, check_free, default_run_dir
+from disagmoe.api.tally import Tally
+from disagmoe.config.load import override
+from disagmoe.config.run import RunConfig
+from disagmoe.errors import ConfigError
+from tests.unit.api.runs import evaluation, step
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def config() -> RunConfig:
+    return RunConfig.load(ROOT / "configs/tiny.toml")
+
+
+def test_a_run_that_is_not_told_goes_below_runs() -> None:
+    now = time.strptime("2030-01-02 03:04:05", "%Y-%m-%d %H:%M:%S")
+    assert default_run_dir("tiny", now) == Path("runs/tiny-20300102-030405")
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_new_or_empty_directory_is_taken(tmp_path: Path, config: RunConfig, exists: bool) -> None:
+    path = tmp_path / "a" / "b"
+    if exists:
+        path.mkdir(parents=True)
+    run_dir = RunDir(path, config)
+    assert RunConfig.load(path / "config.toml") == config
+    result = Tally().result(
+        "stopped", first_error=None, peak_memory_total_bytes=0, elapsed_s=1.0, path=run_dir.path
+    )
+    run_dir.write_result(result)
+    assert (path / "result.json").read_text() == result.to_json() + "\n"
+    assert sorted(os.listdir(path)) == ["config.toml", "logs", "result.json"]
+
+
+@pytest.mark.parametrize("name", ["config.toml", "result.json"])
+def test_a_run_is_never_overwritten(tmp_path: Path, config: RunConfig, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigError, match="already holds a run; name another directory with --run"):
+        RunDir(tmp_path, config)
+    assert (tmp_path / name).read_text() == "mine"
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_directory_with_other_things_is_refused(tmp_path: Path, config: RunConfig) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(ConfigError, match=r"is not empty \(it holds thesis\.tex\); name a new"):
+        RunDir(tmp_path, config)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match="is a file; name a directory with --run-dir"):
+        check_free(tmp_path / "file")
+
+
+def test_a_place_that_cannot_be_is_refused(tmp_path: Path, config: RunConfig) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match=r"cannot make the run directory .*: Not a directory"):
+        RunDir(tmp_path / "file" / "run", config)
+
+
+def test_two_runs_at_once_cannot_share(
+    tmp_path: Path, config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("disagmoe.api.rundir.check_free", lambda path: None)
+    RunDir(tmp_path, config)
+    with pytest.raises(ConfigError, match="was taken by another run just now"):
+        RunDir(tmp_path, config)
+
+
+def test_a_metrics_line_holds_its_evaluation_and_is_there_at_once(
+    tmp_path: Path, config: RunConfig
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    metrics = MetricsLog(path, override(config, ["train.steps=4", "train.eval.every=2"]))
+    counts = []
+    for event in (step(0), step(1), evaluation(1), step(2, loss=float("nan")), step(3)):
+        if hasattr(event, "grad_norm"):
+            metrics.step(event)
+        else:
+            metrics.evaluation(event)
+        counts.append(len(path.read_text().splitlines()))
+    metrics.close()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert counts == [1, 1, 2, 3, 3]
+    assert [(row["step"], row["loss"], row.get("eval_loss")) for row in rows] == [
+        (0, 5.0, None),
+        (1, 4.0, 7.0),
+        (2, None, None),
+        (3, 2.0, None),
+    ]
+    assert rows[1]["eval_s"] == 0.5
+    assert rows[1]["compute_share"] == {"A0": 0.75, "F0": 0.5}

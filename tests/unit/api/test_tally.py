@@ -1,0 +1,101 @@
+"""What a run adds up to."""
+
+from pathlib import Path
+
+import pytest
+import ray
+
+from disagmoe.actors.events import Event, RunEnded
+from disagmoe.actors.messages import FailureKind, WorkerFailure
+from disagmoe.api.result import Result
+from disagmoe.api.tally import Tally, outcome
+from disagmoe.errors import PlacementError
+from tests.unit.api.runs import evaluation, started, step
+
+FAILED = RunEnded(
+    status="failed",
+    failures=(WorkerFailure(worker="F0.0", kind=FailureKind.DIED, message="F0.0 died", at_s=0),),
+)
+
+
+def tally_of(*events: Event) -> Tally:
+    tally = Tally()
+    for event in events:
+        tally.add(event)
+    return tally
+
+
+def result_of(*events: Event) -> Result:
+    return tally_of(*events).result(
+        "ok", first_error=None, peak_memory_total_bytes=7, elapsed_s=9.0, path=Path("/run")
+    )
+
+
+def test_a_whole_run() -> None:
+    events = (
+        started(),
+        step(0, step_s=50.0),
+        step(1, step_s=1.0, skipped="because"),
+        evaluation(1),
+        step(2, step_s=4.0),
+        step(3, step_s=5.0),
+        evaluation(3),
+        RunEnded(status="ok"),
+    )
+    assert result_of(*events) == Result(
+        status="ok",
+        steps=4,
+        skipped_steps=1,
+        first_loss=5.0,
+        last_loss=2.0,
+        eval_loss=9.0,
+        tokens=400,
+        tokens_per_s=30.0,  # 300 tokens in 10 s: the first step does not count
+        step_s=4.0,
+        compute_share={"A0": 0.75, "F0": 0.5},
+        mfu=None,
+        peak_memory_bytes={"A0.0": 1003, "F0.0": 900},
+        peak_memory_total_bytes=7,
+        placement={
+            "A0.0": {"host": "127.0.0.1", "pid": 11},
+            "F0.0": {"host": "127.0.0.1", "pid": 12},
+        },
+        versions={"python": "3.12.1", "ray": ray.__version__},
+        restarts=0,
+        first_error=None,
+        checkpoint=None,
+        elapsed_s=9.0,
+        path="/run",
+    )
+
+
+def test_a_run_of_one_step_counts_the_first() -> None:
+    result = result_of(started(), step(0, step_s=4.0))
+    assert (result.tokens_per_s, result.step_s) == (25.0, 4.0)
+
+
+def test_a_run_that_did_not_start_has_no_numbers() -> None:
+    result = result_of()
+    assert (result.steps, result.tokens) == (0, 0)
+    assert [result.first_loss, result.last_loss, result.eval_loss] == [None] * 3
+    assert [result.tokens_per_s, result.step_s] == [None] * 2
+    assert [result.compute_share, result.peak_memory_bytes, result.placement] == [{}] * 3
+
+
+@pytest.mark.parametrize(
+    ("events", "raised", "expected"),
+    [
+        ([RunEnded(status="ok")], None, ("ok", None)),
+        ([RunEnded(status="stopped")], None, ("stopped", None)),
+        ([FAILED], None, ("failed", "F0.0 died")),
+        ([FAILED], KeyboardInterrupt(), ("stopped", None)),
+        ([], SystemExit(143), ("stopped", None)),
+        ([], PlacementError("no room"), ("failed", "no room")),
+        ([], ValueError("in a callback"), ("failed", "ValueError: in a callback")),
+        ([], None, ("failed", "the run has ended without an outcome")),
+    ],
+)
+def test_outcomes(
+    events: list[Event], raised: BaseException | None, expected: tuple[str, str | None]
+) -> None:
+    assert outcome(tally_of(*events), raised) == expected

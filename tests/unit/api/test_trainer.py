@@ -1,0 +1,210 @@
+"""The trainer around a session that is told what happens."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disagmoe.actors.events import EvalResult, Event, RunEnded, RunStarted, StepResult
+from disagmoe.actors.messages import FailureKind, WorkerFailure
+from disagmoe.api import Callback, Result, RunConfig, RunFailedError, Trainer
+from disagmoe.api import trainer as trainer_module
+from disagmoe.errors import ConfigError, DataError, PlacementError, WorkerError
+from tests.unit.api.runs import evaluation, started, step
+
+ROOT = Path(__file__).resolve().parents[3]
+DIED = WorkerFailure(worker="F0.0", kind=FailureKind.DIED, message="F0.0 died", at_s=0)
+
+
+class FakeSession:
+    """Replays `script`: events, and exceptions raised while the next event is waited for."""
+
+    def __init__(self, script: list[Event | BaseException]) -> None:
+        self._script = script
+        self.stop_requested = False
+        self.open = False
+
+    def events(self, for_s: float = float("inf")) -> Iterator[Event]:
+        while self._script:
+            item = self._script.pop(0)
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    def request_stop(self) -> None:
+        self.stop_requested = True
+
+
+class Diary(Callback):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def on_begin(self, config: RunConfig, run_dir: Path) -> None:
+        assert (run_dir / "config.toml").exists()
+        self.told.append("begin")
+
+    def on_start(self, started: RunStarted) -> None:
+        self.told.append("start")
+
+    def on_step(self, step: StepResult) -> None:
+        self.told.append(f"step {step.step}")
+
+    def on_eval(self, evaluation: EvalResult) -> None:
+        self.told.append(f"eval {evaluation.step}")
+
+    def on_end(self, result: Result) -> None:
+        assert Result.load(result.path) == result
+        self.told.append(result.status)
+
+
+class Setting:
+    """A trainer whose session follows a script."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.run_dir = folder / "run"
+        self.diary = Diary()
+        self.session = FakeSession([])
+        self._monkeypatch = monkeypatch
+
+    def trainer(self, *script: Event | BaseException, callbacks: tuple = ()) -> Trainer:
+        session = self.session = FakeSession(list(script))
+
+        @contextmanager
+        def open_session(config: RunConfig, run_dir: str) -> Iterator[FakeSession]:
+            session.open = True
+            try:
+                yield session
+            finally:
+                session.open = False
+
+        self._monkeypatch.setattr(trainer_module, "local_session", open_session)
+        self._monkeypatch.setattr(trainer_module, "preflight", lambda config: config)
+        config = RunConfig.load(ROOT / "configs/tiny.toml")
+        return Trainer(config, run_dir=self.run_dir, callbacks=(self.diary, *callbacks))
+
+    @property
+    def saved(self) -> Result:
+        return Result.load(self.run_dir)
+
+    @property
+    def steps(self) -> list[int]:
+        lines = (self.run_dir / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line)["step"] for line in lines]
+
+
+@pytest.fixture
+def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
+    return Setting(tmp_path, monkeypatch)
+
+
+def test_a_run_to_its_end(setting: Setting) -> None:
+    script = (started(), step(0), step(1), evaluation(1), RunEnded(status="ok"))
+    result = setting.trainer(*script).fit()
+    assert (result.status, result.steps, result.path) == ("ok", 2, str(setting.run_dir))
+    assert result.peak_memory_total_bytes > 10**7
+    assert setting.saved == result
+    assert setting.steps == [0, 1]
+    assert setting.diary.told == ["begin", "start", "step 0", "step 1", "eval 1", "ok"]
+    assert not setting.session.open
+
+
+def test_a_failed_run_raises_with_its_result(setting: Setting) -> None:
+    trainer = setting.trainer(started(), step(0), RunEnded(status="failed", failures=(DIED,)))
+    with pytest.raises(RunFailedError, match=r"^F0\.0 died$") as raised:
+        trainer.fit()
+    assert raised.value.result == setting.saved
+    assert (setting.saved.status, setting.saved.first_error) == ("failed", "F0.0 died")
+    assert setting.diary.told[-1] == "failed"
+
+
+def test_a_dead_driver_is_a_failed_run(setting: Setting) -> None:
+    trainer = setting.trainer(started(), WorkerError("the driver has died: why"))
+    with pytest.raises(RunFailedError, match=r"^the driver has died: why$"):
+        trainer.fit()
+    assert setting.saved.first_error == "the driver has died: why"
+
+
+def test_workers_that_cannot_be_placed_keep_their_own_error(setting: Setting) -> None:
+    with pytest.raises(PlacementError, match="no room"):
+        setting.trainer(PlacementError("no room")).fit()
+    assert (setting.saved.status, setting.saved.first_error) == ("failed", "no room")
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), SystemExit(143)])
+def test_an_interrupt_lets_the_step_end_and_goes_on(
+    setting: Setting, interrupt: BaseException
+) -> None:
+    trainer = setting.trainer(started(), step(0), interrupt, step(1), RunEnded(status="stopped"))
+    with pytest.raises(type(interrupt)):
+        trainer.fit()
+    assert setting.session.stop_requested
+    assert (setting.saved.status, setting.saved.steps) == ("stopped", 2)
+    assert setting.steps == [0, 1]
+    assert not setting.session.open
+
+
+def test_a_second_interrupt_does_not_wait(setting: Setting) -> None:
+    trainer = setting.trainer(started(), KeyboardInterrupt(), KeyboardInterrupt(), step(0))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    assert (setting.saved.status, setting.saved.steps) == ("stopped", 0)
+
+
+def test_sigterm_is_an_interrupt(setting: Setting) -> None:
+    class Terminator(Callback):
+        def on_step(self, step: StepResult) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer = setting.trainer(started(), step(0), step(1), callbacks=(Terminator(),))
+    with pytest.raises(SystemExit) as raised:
+        trainer.fit()
+    assert raised.value.code == 143
+    assert setting.saved.status == "stopped"
+
+
+def test_a_callback_may_end_the_run(setting: Setting) -> None:
+    class Strict(Callback):
+        def on_step(self, step: StepResult) -> None:
+            raise ValueError(f"step {step.step} is not good enough")
+
+    with pytest.raises(ValueError, match="step 0 is not good enough"):
+        setting.trainer(started(), step(0), step(1), callbacks=(Strict(),)).fit()
+    assert setting.saved.first_error == "ValueError: step 0 is not good enough"
+    assert setting.steps == [0]
+    assert not setting.session.open
+
+
+def test_a_taken_directory_is_refused_before_anything_else(setting: Setting) -> None:
+    setting.run_dir.mkdir()
+    (setting.run_dir / "result.json").write_text("mine")
+    with pytest.raises(ConfigError, match="already holds a run"):
+        setting.trainer(started()).fit()
+    assert os.listdir(setting.run_dir) == ["result.json"]
+    assert setting.diary.told == []
+
+
+def test_data_that_is_not_there_is_refused_before_the_directory_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("started")
+
+    monkeypatch.setattr(trainer_module, "local_session", never)
+    config = RunConfig.load(ROOT / "configs/tiny.toml", [f'data.paths=["{tmp_path}/nowhere"]'])
+    with pytest.raises(DataError, match="nowhere: holds no prepared data"):
+        Trainer(config, run_dir=tmp_path / "run").fit()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_second_fit_needs_another_directory(setting: Setting) -> None:
+    trainer = setting.trainer(started(), step(0), RunEnded(status="ok"))
+    trainer.fit()
+    with pytest.raises(ConfigError, match="already holds a run"):
+        trainer.fit()

@@ -1,0 +1,93 @@
+"""What a person sees of a run."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from disagmoe.api import Result, RunConfig
+from disagmoe.api.tally import Tally
+from disagmoe.cli.progress import ShowProgress, step_line, summary
+from disagmoe.config.load import override
+from disagmoe.config.resolve import resolve
+from tests.unit.api.runs import evaluation, started, step
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def result(steps: int, **changes: object) -> Result:
+    tally = Tally()
+    for event in (started(), *(step(i) for i in range(steps))):
+        tally.add(event)
+    made = tally.result(
+        "ok", first_error=None, peak_memory_total_bytes=2**31, elapsed_s=65.0, path=Path("/run")
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def shown(steps: Sequence[int], of: int, *, terminal: bool) -> str:
+    out = io.StringIO()
+    show = ShowProgress(Console(file=out, force_terminal=terminal, width=120))
+    loaded = RunConfig.load(ROOT / "configs/tiny.toml")
+    config = resolve(override(loaded, [f"train.steps={of}"]), cuda=False)
+    show.on_begin(config, Path("/run"))
+    show.on_start(started())
+    for number in steps:
+        show.on_step(step(number, skipped="no target" if number == 1 else ""))
+    show.on_eval(evaluation(1))
+    show.on_end(result(2))
+    return out.getvalue()
+
+
+def test_a_step_in_one_line() -> None:
+    assert step_line(step(1)) == "loss 4.0000  50 tokens/s  2.0 s/step  computes A0 75 % F0 50 %"
+
+
+def test_plain_lines_where_there_is_no_terminal() -> None:
+    assert shown([0, 1], 2, terminal=False).splitlines() == [
+        "run tiny: 1 x (1 attention + 1 expert) workers on this machine, cpu, fp32; /run",
+        "workers started (process ids): A0.0 11, F0.0 12",
+        "step 1/2  loss 5.0000  50 tokens/s  2.0 s/step  computes A0 75 % F0 50 %",
+        "step 2/2  loss 4.0000  50 tokens/s  2.0 s/step  computes A0 75 % F0 50 %",
+        "step 2: update skipped, because no target",
+        "step 2: held-out loss 7.0000 over 50 tokens, 500 ms",
+        *summary(result(2)),
+    ]
+
+
+def test_a_long_run_does_not_write_a_line_per_step() -> None:
+    lines = shown(range(1000), 1000, terminal=False).splitlines()
+    steps = [line for line in lines if line.startswith("step ") and "/1000 " in line]
+    assert len(steps) == 51
+    assert steps[0].startswith("step 1/1000 ")
+    assert steps[-1].startswith("step 1000/1000 ")
+
+
+def test_a_terminal_shows_the_step_live() -> None:
+    text = shown([0, 1], 2, terminal=True)
+    assert "step 2/2" not in text
+    assert "2/2" in text
+    assert "loss 4.0000" in text
+    assert "step 2: update skipped, because no target" in text
+
+
+def test_the_summary() -> None:
+    assert list(summary(result(2, eval_loss=4.5))) == [
+        "ok: 2 steps in 1 min 05 s",
+        "loss 5.0000 -> 4.0000, held out 4.5000",
+        "50 tokens/s, 2.0 s per step; computes A0 75 % F0 50 % of the time",
+        "peak memory: A0.0 1001 B, F0.0 900 B; 2.0 GiB in all processes together",
+        "result: /run/result.json, metrics: /run/metrics.jsonl",
+    ]
+
+
+def test_the_summary_of_a_run_without_steps_points_at_the_logs() -> None:
+    assert list(summary(result(0, status="failed", skipped_steps=3))) == [
+        "failed: 0 steps in 1 min 05 s",
+        "3 steps made no update",
+        "peak memory: 2.0 GiB in all processes together",
+        "result: /run/result.json, metrics: /run/metrics.jsonl",
+        "logs: /run/logs",
+    ]

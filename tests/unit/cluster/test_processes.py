@@ -1,0 +1,65 @@
+"""Memory and end of processes below this one."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from disagmoe.cluster.processes import (
+    PeakMemory,
+    children_that_mention,
+    end_survivors,
+    tree_rss_bytes,
+)
+from disagmoe.units import MIB
+
+HOLD = "import sys, time; x = bytearray(64 << 20); print('ready', flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that holds 64 MiB and ends only when told to."""
+    command = [sys.executable, "-c", HOLD, "mark-of-this-test"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def test_memory_is_that_of_the_process_and_all_below(child: subprocess.Popen[bytes]) -> None:
+    of_child = tree_rss_bytes(child.pid)
+    assert of_child > 64 * MIB
+    assert tree_rss_bytes(os.getpid()) > of_child + 10 * MIB
+
+
+def test_a_process_that_is_gone_has_no_memory(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    child.wait()
+    assert tree_rss_bytes(child.pid) == 0
+
+
+def test_the_peak_outlives_its_cause() -> None:
+    with PeakMemory(os.getpid(), every_s=0.01) as memory:
+        before = tree_rss_bytes(os.getpid())
+        held = bytearray(os.urandom(1)) * (96 * MIB)
+        time.sleep(0.2)
+        del held
+        time.sleep(0.1)
+    assert memory.peak_bytes > before + 80 * MIB
+
+
+def test_children_are_found_by_what_their_command_mentions(
+    child: subprocess.Popen[bytes],
+) -> None:
+    assert [found.pid for found in children_that_mention("mark-of-this-test")] == [child.pid]
+    assert children_that_mention("mark-of-another-test") == []
+
+
+def test_survivors_are_killed(child: subprocess.Popen[bytes]) -> None:
+    end_survivors(children_that_mention("mark-of-this-test"), patience_s=0.05)
+    assert tree_rss_bytes(child.pid) == 0
+    end_survivors([], patience_s=0.05)
