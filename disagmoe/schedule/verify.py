@@ -1,12 +1,13 @@
 """What a legal set of programs is, one function per rule; nothing runs that has not passed here."""
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from disagmoe.errors import ScheduleError
 from disagmoe.schedule.chain import chain
 from disagmoe.schedule.ir import (
+    COUNT_OPS,
     STEP_OPS,
     SUMMING_OPS,
     Compute,
@@ -221,6 +222,22 @@ def _item(order: list[str], at: int) -> str:
     return order[at] if at < len(order) else "missing"
 
 
+def payloads_follow_counts(programs: ProgramSet) -> None:
+    """Payloads of a channel come in the order of their counts: a worker handles one transfer of a
+    channel after the other, counts and payload of each."""
+    spec = programs.spec
+    for program in programs.programs:
+        told: dict[Channel, deque[TransferKey]] = defaultdict(deque)
+        for index, instruction in enumerate(program.instructions):
+            if not isinstance(instruction, Transfer) or instruction.op is Op.WAIT:
+                continue
+            key, queue = instruction.key, told[instruction.channel]
+            if instruction.op in COUNT_OPS:
+                queue.append(key)
+            elif spec.sends_counts(key.channel) and queue.popleft() != key:
+                raise _fail(program, index, f"'{key}' comes before payloads told of earlier")
+
+
 def globally_ordered(programs: ProgramSet) -> None:
     """One global order of all messages contains every group's order.
 
@@ -309,6 +326,7 @@ RULES: tuple[Rule, ...] = (
     transfers_complete,
     slots_live,
     channels_ordered,
+    payloads_follow_counts,
     globally_ordered,
     sums_ascend,
     step_ends,

@@ -156,7 +156,8 @@ class Actor:
         self.line = deque()  # launched and not moved, in launch order: (channel, place)
         self.launched = {}  # (counts or payload, transfer) of this group -> message
         self.sending = set()  # slots that are under way to somebody
-        self.waiting, self.told = set(), set()
+        self.waiting = set()
+        self.told = []  # transfers whose sizes are known, in the order in which they were told
 
 
 class Message:
@@ -279,7 +280,7 @@ class World:
         if counts:
             if message.moved:
                 del actor.launched[way]
-                actor.told.add(key)
+                actor.told.append(key)
             return message.moved
         if part == "sends" and len(message.ends) < 2:
             return False  # a rendezvous: the receive is not posted yet
@@ -298,9 +299,10 @@ class World:
         if counts and key in actor.told:
             raise IllegalError("sizes told twice")
         if not counts and counted:
-            if key not in actor.told:
-                raise IllegalError("sizes unknown")
-            actor.told.discard(key)
+            told = [other for other in actor.told if other[0] == channel]
+            if told[:1] != [key]:
+                raise IllegalError("sizes unknown, or those of another payload are next")
+            actor.told.remove(key)
         place = self.places[actor.name, channel]
         self.places[actor.name, channel] += 1
         message = self.channels[channel][place]

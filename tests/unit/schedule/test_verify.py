@@ -18,6 +18,7 @@ from disagmoe.schedule.verify import (
     finishes_with_free_channels,
     globally_ordered,
     groups_match,
+    payloads_follow_counts,
     slots_live,
     step_ends,
     sums_ascend,
@@ -56,7 +57,7 @@ def test_legal_programs_pass_every_rule():
 
 
 def test_each_rule_has_a_name_that_leads_its_message():
-    assert len({rule.__name__ for rule in RULES}) == len(RULES) == 10
+    assert len({rule.__name__ for rule in RULES}) == len(RULES) == 11
     with pytest.raises(ScheduleError, match=r"^computed_once: A0, instruction 0: 'head_eval m0'"):
         check(computed_once, programs_of(["head_eval m0"], []))
 
@@ -175,6 +176,21 @@ def test_counts_and_payloads_share_the_order_of_a_channel():
     message = r"A0>F0\.act: message 1 is payload L0 m0 at A0 but counts L0 m1 at F0"
     with pytest.raises(ScheduleError, match=message):
         channels_ordered(programs_of(sends, receives))
+
+
+def test_payloads_keep_the_order_of_their_counts():
+    """Both ends agree, and no message is taken for another; but a worker that has learned the sizes
+    of m0 receives m0 next."""
+
+    def end(counts, post):
+        told = [f"{counts} A0>F0.act L0 m{mb}" for mb in (0, 1)]
+        return told + [f"{post} A0>F0.act L0 m{mb}" for mb in (1, 0)]
+
+    programs = programs_of(end("send_counts", "post_send"), end("recv_counts", "post_recv"))
+    channels_ordered(programs)
+    message = "A0, instruction 2: 'A0>F0.act L0 m1' comes before payloads told of earlier"
+    with pytest.raises(ScheduleError, match=message):
+        payloads_follow_counts(programs)
 
 
 # The exchange that NCCL punishes and that small messages over gloo hide: each group sends before it
