@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from disagmoe.actors.calls import Deadlines, calls
 from disagmoe.actors.crew import Crew
-from disagmoe.actors.events import Event, RunEnded, RunStarted
+from disagmoe.actors.events import Event, RunEnded, RunStarted, StepTraced
 from disagmoe.actors.inquest import Inquest
 from disagmoe.actors.merge import merge_eval, merge_step
 from disagmoe.actors.messages import Call, Outcome, Started, WorkerFailure
@@ -79,9 +79,13 @@ class Drive:
             if call.kind == "eval":
                 yield merge_eval(call.step, _all_of(EvalReport, outcomes), elapsed_s)
             else:
-                result = merge_step(_all_of(StepReport, outcomes), elapsed_s)
+                reports = _all_of(StepReport, outcomes)
+                result = merge_step(reports, elapsed_s)
                 stopped = result.stopped
                 yield result
+                traces = {name: r.trace for name, r in reports.items() if r.trace is not None}
+                if traces:
+                    yield StepTraced(traces=traces)
         self._crew.kill()
         yield RunEnded(status="stopped" if stopped else "ok")
 

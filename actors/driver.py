@@ -9,7 +9,14 @@ import ray
 
 from disagmoe.actors.assignments import assignments, write_programs
 from disagmoe.actors.drive import Drive
-from disagmoe.actors.events import EvalResult, Event, RunEnded, RunStarted, StepResult
+from disagmoe.actors.events import (
+    EvalResult,
+    Event,
+    RunEnded,
+    RunStarted,
+    StepResult,
+    StepTraced,
+)
 from disagmoe.actors.failure import failure_of
 from disagmoe.actors.inquest import Inquest
 from disagmoe.actors.messages import RunPlan
@@ -73,6 +80,8 @@ def _log(event: Event) -> None:
             log.info("step %d: loss %.6f, %.3f s", event.step, event.loss, event.step_s)
         case EvalResult():
             log.info("after step %d: held-out loss %.6f", event.step, event.loss)
+        case StepTraced():
+            log.info("traced the step on %d workers", len(event.traces))
         case RunEnded():
             log.info("the run has ended: %s", event.status)
             for failure in event.failures:

@@ -1,9 +1,10 @@
-"""What a run tells the script, in order: started, steps and evaluations, one end."""
+"""What a run tells the script, in order: started, steps, traces and evaluations, one end."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from disagmoe.actors.messages import Started, WorkerFailure
+from disagmoe.runtime.trace import WorkerTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,13 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepTraced:
+    """What each worker did when in the step just reported."""
+
+    traces: dict[str, WorkerTrace]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
     """Loss on held-out data."""
 
@@ -66,4 +74,4 @@ class RunEnded:
     failures: tuple[WorkerFailure, ...] = ()
 
 
-Event = RunStarted | StepResult | EvalResult | RunEnded
+Event = RunStarted | StepResult | StepTraced | EvalResult | RunEnded

@@ -10,7 +10,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from disagmoe.actors.crew import Reply
 from disagmoe.actors.failure import died, failure_of
 from disagmoe.actors.messages import Call, Outcome, Progress, WorkerAssignment
-from disagmoe.actors.worker import AttentionWorker, ExpertWorker
+from disagmoe.actors.worker import AttentionWorker, ColocatedWorker, ExpertWorker
 from disagmoe.schedule.layout import Side, Worker
 
 
@@ -93,6 +93,12 @@ class RayCrew:
             ray.kill(actor, no_restart=True)
 
 
+_ACTORS = {
+    Side.ATTENTION: AttentionWorker,
+    Side.EXPERT: ExpertWorker,
+    Side.COLOCATED: ColocatedWorker,
+}
+
+
 def _actor_class(name: str) -> Any:
-    is_attention = Worker.parse(name).group.side is Side.ATTENTION
-    return AttentionWorker if is_attention else ExpertWorker
+    return _ACTORS[Worker.parse(name).group.side]

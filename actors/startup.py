@@ -60,7 +60,7 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
         assignment.train_programs,
         assignment.eval_programs,
         transport,
-        open_data(config) if worker.group.side is Side.ATTENTION else None,
+        None if worker.group.side is Side.EXPERT else open_data(config),
     )
 
 

@@ -57,6 +57,10 @@ class ExpertWorkerShell(_WorkerShell):
     """A worker of an expert group."""
 
 
+class ColocatedWorkerShell(_WorkerShell):
+    """A worker that has attention and experts."""
+
+
 # Never restarted by Ray: a new process has neither weights nor channels. Recovery is the run's.
 _OPTIONS: dict[str, Any] = {
     "num_cpus": 1,
@@ -66,3 +70,4 @@ _OPTIONS: dict[str, Any] = {
 }
 AttentionWorker: Any = ray.remote(**_OPTIONS)(AttentionWorkerShell)
 ExpertWorker: Any = ray.remote(**_OPTIONS)(ExpertWorkerShell)
+ColocatedWorker: Any = ray.remote(**_OPTIONS)(ColocatedWorkerShell)

@@ -14,8 +14,7 @@ def cores() -> int:
 
 def worker_count(config: RunConfig) -> int:
     """Workers of all groups."""
-    parallel = config.parallel
-    return parallel.groups * (parallel.attention_workers + parallel.expert_workers)
+    return config.parallel.workers
 
 
 def threads_per_worker(config: RunConfig, cores: int) -> int:

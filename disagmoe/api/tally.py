@@ -7,11 +7,19 @@ from pathlib import Path
 
 import ray
 
-from disagmoe.actors.events import EvalResult, Event, RunEnded, RunStarted, StepResult
+from disagmoe.actors.events import (
+    EvalResult,
+    Event,
+    RunEnded,
+    RunStarted,
+    StepResult,
+    StepTraced,
+)
 from disagmoe.actors.inquest import describe_failures
 from disagmoe.actors.merge import compute_share
 from disagmoe.api.result import Result, Status
 from disagmoe.errors import DisagMoEError
+from disagmoe.runtime.trace import WorkerTrace
 
 
 @dataclass(slots=True)
@@ -20,6 +28,7 @@ class Tally:
 
     steps: list[StepResult] = field(default_factory=list)
     evaluations: list[EvalResult] = field(default_factory=list)
+    traces: dict[str, list[WorkerTrace]] = field(default_factory=dict)
     started: RunStarted | None = None
     ended: RunEnded | None = None
 
@@ -32,6 +41,9 @@ class Tally:
                 self.steps.append(event)
             case EvalResult():
                 self.evaluations.append(event)
+            case StepTraced():
+                for worker, trace in event.traces.items():
+                    self.traces.setdefault(worker, []).append(trace)
             case RunEnded():
                 self.ended = event
 

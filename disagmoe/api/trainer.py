@@ -6,7 +6,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from disagmoe.actors.events import EvalResult, Event, RunEnded, RunStarted, StepResult
+from disagmoe.actors.events import (
+    EvalResult,
+    Event,
+    RunEnded,
+    RunStarted,
+    StepResult,
+    StepTraced,
+)
 from disagmoe.api.callback import Callback
 from disagmoe.api.preflight import preflight
 from disagmoe.api.result import Result, RunFailedError
@@ -17,6 +24,7 @@ from disagmoe.cluster.session import local_session
 from disagmoe.cluster.signals import deferred, sigterm_raises
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import WorkerError
+from disagmoe.runtime.trace import TRACE_FILE, write_trace
 
 STOP_GRACE_S = 10.0
 """How long the step under way may take to end after the first Ctrl-C or SIGTERM."""
@@ -107,5 +115,7 @@ class Trainer:
                     metrics.evaluation(event)
                     for callback in self._callbacks:
                         callback.on_eval(event)
+                case StepTraced():
+                    write_trace(self.run_dir / TRACE_FILE, tally.traces)
                 case RunEnded():
                     pass

@@ -37,11 +37,9 @@ class ShowProgress(Callback):
 
     def on_begin(self, config: RunConfig, run_dir: Path) -> None:
         """Say what is about to run."""
-        parallel = config.parallel
         self._say(
-            f"run {config.name}: {parallel.groups} x ({parallel.attention_workers} attention + "
-            f"{parallel.expert_workers} expert) workers on this machine, {config.cluster.device}, "
-            f"{config.train.precision}; {run_dir}"
+            f"run {config.name}: {config.parallel.summary} on this machine, "
+            f"{config.cluster.device}, {config.train.precision}; {run_dir}"
         )
         self._last = config.train.steps - 1
         self._every = max(1, config.train.steps // _PLAIN_LINES)

@@ -54,6 +54,25 @@ class ParallelConfig(Section):
         """Whether the schedule runs one micro-batch after the other."""
         return self.schedule == "serial" or (self.schedule == "ep_1f1b" and self.groups == 1)
 
+    @property
+    def workers(self) -> int:
+        """Workers of the whole run."""
+        per_group = self.attention_workers
+        if self.schedule not in COLOCATED:
+            per_group += self.expert_workers
+        return self.rings * self.groups * per_group
+
+    @property
+    def summary(self) -> str:
+        """The division in words, as `2 x (4 attention + 2 expert) workers`."""
+        rings = f"{self.rings} rings of " if self.rings > 1 else ""
+        if self.schedule in COLOCATED:
+            return f"{rings}{self.groups} x {self.attention_workers} colocated workers"
+        return (
+            f"{rings}{self.groups} x ({self.attention_workers} attention + "
+            f"{self.expert_workers} expert) workers"
+        )
+
 
 def micro_batches(global_batch_size: int, micro_batch_size: int, rings: int = 1) -> int:
     """Return how many micro-batches each ring has in a step; the last one may be smaller, or empty

@@ -8,6 +8,7 @@ from disagmoe.config.cluster import ClusterConfig
 from disagmoe.config.data import DataConfig
 from disagmoe.config.model import ModelConfig
 from disagmoe.config.parallel import ParallelConfig, micro_batches
+from disagmoe.config.trace import TraceConfig
 from disagmoe.config.train import TrainConfig
 
 
@@ -27,6 +28,8 @@ class RunConfig(Section):
     """Tokens."""
     cluster: ClusterConfig = ClusterConfig()
     """Machines."""
+    trace: TraceConfig = TraceConfig()
+    """Steps that are traced."""
 
     @classmethod
     def load(cls, path: str | Path, sets: Sequence[str] = ()) -> "RunConfig":

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from disagmoe.runtime.trace import WorkerTrace
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
@@ -31,6 +33,8 @@ class StepReport:
     """This worker's time since its last report, by kind; adds up to wall time."""
     peak_memory_bytes: int
     """Largest resident memory of this worker's process so far (device memory on CUDA)."""
+    trace: WorkerTrace | None = None
+    """What this worker did when, in a traced step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

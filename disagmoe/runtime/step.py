@@ -100,12 +100,8 @@ class WorkerRuntime:
         if self._attention is not None:
             self._attention.connect(self._channels)
 
-    def trace(self, on: bool) -> None:
-        """Keep what each step from now on does when, or stop to."""
-        self.stopwatch.trace(on)
-
-    def take_trace(self, step: int) -> WorkerTrace:
-        """Return what was kept since the last call, on the first worker's clock."""
+    def _take_trace(self) -> WorkerTrace:
+        """Return what this step did when, on the first worker's clock."""
         shift = self._offset_s
         spans = tuple(
             replace(span, start_s=span.start_s + shift, end_s=span.end_s + shift)
@@ -115,7 +111,7 @@ class WorkerRuntime:
             replace(hop, start_s=hop.start_s + shift, end_s=hop.end_s + shift)
             for hop in self.interpreter.take_hops()
         )
-        return WorkerTrace(step, spans, hops)
+        return WorkerTrace(self._step, spans, hops)
 
     def record(self) -> Recording:
         """Keep what each step from now on computes, in the returned value."""
@@ -139,7 +135,10 @@ class WorkerRuntime:
         Raises WorkerError that names the instruction at which this worker failed.
         """
         self._step = step
-        self.interpreter.take_hops()  # those of a step that nobody took
+        window = self._context.config.trace
+        traced = window.first_step <= step < window.first_step + window.steps
+        self.stopwatch.trace(traced)
+        self.interpreter.take_hops()  # those of a step that is not traced
         self._begin(None if self._source is None else self._source.step(step), training=True)
         step_end: Mapping[Op, Callable[[], None]] = {
             Op.REDUCE_GRADS: self._reduce_grads,
@@ -163,6 +162,7 @@ class WorkerRuntime:
             choices_LE=world.choices_LE,
             seconds={kind.value: seconds for kind, seconds in self.stopwatch.take().items()},
             peak_memory_bytes=peak_memory_bytes(self._context.device),
+            trace=self._take_trace() if traced else None,
         )
 
     def evaluate(self) -> EvalReport:

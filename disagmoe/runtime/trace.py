@@ -12,6 +12,7 @@ from typing import Any
 
 from disagmoe.runtime.clock import Span
 
+TRACE_FILE = "trace.json.gz"
 _MICRO = 1e6  # the format counts microseconds
 
 

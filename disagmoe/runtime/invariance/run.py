@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from disagmoe.config.parallel import COLOCATED
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
 from disagmoe.runtime.invariance.compare import Differences, compare, same_bits
@@ -110,7 +109,7 @@ def run_invariance(
     """
     configs = {case: case.apply(config) for case in cases}  # all problems before the first run
     processes = max(
-        (_workers(configs[case]) for case in cases if case.transport == "gloo"), default=0
+        (configs[case].parallel.workers for case in cases if case.transport == "gloo"), default=0
     )
     outcomes: list[Outcome] = []
     zero: set[str] = set()
@@ -182,11 +181,3 @@ def _zero_gradients(reference: list[ReferenceStep]) -> set[str]:
 def _in_precision(config: RunConfig, rule: Rule) -> RunConfig:
     train = config.train.model_copy(update={"precision": rule.precision, "steps": STEPS})
     return config.model_copy(update={"train": train})
-
-
-def _workers(config: RunConfig) -> int:
-    parallel = config.parallel
-    workers = parallel.attention_workers
-    if parallel.schedule not in COLOCATED:
-        workers += parallel.expert_workers
-    return parallel.rings * parallel.groups * workers
