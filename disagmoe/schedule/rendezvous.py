@@ -120,11 +120,14 @@ class _Meetings:
     runners: dict[Group, _Runner]
     layout: Layout
     moved: set[Message] = field(default_factory=set)
+    met: dict[Channel, tuple[_Runner, ...]] = field(default_factory=dict)
 
-    def ends(self, channel: Channel) -> list[_Runner]:
+    def ends(self, channel: Channel) -> tuple[_Runner, ...]:
         """The groups that meet on `channel`: two, or one with itself in an all-to-all."""
-        hosts = dict.fromkeys((self.layout.host(channel.source), self.layout.host(channel.target)))
-        return [self.runners[host] for host in hosts]
+        if channel not in self.met:
+            hosts = (self.layout.host(channel.source), self.layout.host(channel.target))
+            self.met[channel] = tuple(self.runners[host] for host in dict.fromkeys(hosts))
+        return self.met[channel]
 
     def move_from(self, runner: _Runner) -> None:
         """Move all that can move now, starting at `runner`, whose queues have just changed."""

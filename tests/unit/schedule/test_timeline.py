@@ -1,10 +1,10 @@
 import pytest
 
 from disagmoe.errors import ScheduleError
+from disagmoe.schedule.chain import chain
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.ir import Op, ProgramSpec
 from disagmoe.schedule.layout import Group, Layout
-from disagmoe.schedule.chain import chain
 from disagmoe.schedule.timeline import simulate
 
 A0, F0 = Group.parse("A0"), Group.parse("F0")
