@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from disagmoe.config.base import Section
+from disagmoe.config.costs import CostsConfig
 
 ScheduleName = Literal["af_pipe", "ep_1f1b", "ep_overlap", "serial"]
 
@@ -35,8 +36,12 @@ class ParallelConfig(Section):
     step is smaller when this does not divide the ring's part of `train.global_batch_size`."""
     in_flight: int = Field(default=0, ge=0)
     """Micro-batches between their first forward and their last backward at any time;
-    0 takes 3 per group on the ring, or all micro-batches where there are fewer; `serial`, and
+    0 takes half as many again as keep the ring busy by `parallel.costs` (4.5 per group with the
+    default costs and the sides apart), or all micro-batches where there are fewer; `serial`, and
     `ep_1f1b` with one group, have 1."""
+    max_in_flight: int = Field(default=0, ge=0)
+    """Most micro-batches that may be in flight, where memory is short: each holds its activations
+    until its backward. 0 sets no limit."""
     schedule: ScheduleName = "af_pipe"
     """`af_pipe`: attention and experts apart, micro-batches overlap on the ring; `serial`: the
     same, one after the other, for debugging; `ep_1f1b`: both on the same workers, all-to-alls
@@ -48,6 +53,8 @@ class ParallelConfig(Section):
     dedupe: Literal["rank", "none"] = "rank"
     """Rows on the wire: `rank` sends a token once to each expert worker, `none` once to each of its
     experts (for comparison)."""
+    costs: CostsConfig = CostsConfig()
+    """What the schedule takes ops and transfers to cost."""
 
     @property
     def one_by_one(self) -> bool:

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from disagmoe.config.parallel import ParallelConfig
+from disagmoe.config.costs import ring_depth
+from disagmoe.config.parallel import COLOCATED, ParallelConfig
 from disagmoe.config.rules import problems
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import ConfigError
-
-IN_FLIGHT_PER_GROUP = 3
 
 
 def resolve(config: RunConfig, *, cuda: bool) -> RunConfig:
@@ -48,13 +47,23 @@ def resolve(config: RunConfig, *, cuda: bool) -> RunConfig:
 
 def _resolve_parallel(config: RunConfig) -> ParallelConfig:
     parallel = config.parallel
-    update: dict[str, Any] = {
-        "residual": _fill(parallel.residual, "local" if parallel.groups == 1 else "fused")
-    }
+    residual = _fill(parallel.residual, "local" if parallel.groups == 1 else "fused")
+    update: dict[str, Any] = {"residual": residual}
     if parallel.in_flight == 0:
-        most = 1 if parallel.one_by_one else IN_FLIGHT_PER_GROUP * parallel.groups
-        update["in_flight"] = min(most, config.micro_batches)
+        update["in_flight"] = _in_flight(parallel, residual, config.micro_batches)
     return parallel.model_copy(update=update)
+
+
+def _in_flight(parallel: ParallelConfig, residual: str, micro_batches: int) -> int:
+    if parallel.one_by_one:
+        return 1
+    depth = ring_depth(
+        parallel.costs,
+        groups=parallel.groups,
+        residual=residual,
+        colocated=parallel.schedule in COLOCATED,
+    )
+    return min(depth, parallel.max_in_flight or depth, micro_batches)
 
 
 def _fill(value: str, automatic: str) -> str:

@@ -178,6 +178,22 @@ def in_flight_fits_step(config: "RunConfig") -> Iterator[str]:
         )
 
 
+def depth_keeps_its_limit(config: "RunConfig") -> Iterator[str]:
+    """`parallel.in_flight` is at most `parallel.max_in_flight`, which is not 1 for the schedule
+    `ep_overlap`, since that works on pairs."""
+    depth, most = config.parallel.in_flight, config.parallel.max_in_flight
+    if 0 < most < depth:
+        yield (
+            f"parallel.in_flight = {depth} is more than parallel.max_in_flight = {most}; "
+            f"use {_span(1, most)}, or 0 for automatic"
+        )
+    if most == 1 and config.parallel.schedule == "ep_overlap" and config.micro_batches > 1:
+        yield (
+            'parallel.max_in_flight = 1, but parallel.schedule = "ep_overlap" works on pairs of '
+            "micro-batches; use 2 or more, or 0 for no limit"
+        )
+
+
 def overlap_has_a_pair(config: "RunConfig") -> Iterator[str]:
     """`parallel.in_flight` is not 1 for the schedule `ep_overlap`, unless a step has one
     micro-batch only."""
@@ -306,6 +322,7 @@ RULES: tuple[Rule, ...] = (
     rings_share_batch,
     in_flight_fits_step,
     overlap_has_a_pair,
+    depth_keeps_its_limit,
     decay_is_for_wsd,
     learning_rate_fits_run,
     paths_are_named,

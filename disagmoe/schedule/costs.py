@@ -1,7 +1,9 @@
 """How long each op and transfer takes, as the builders see it."""
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Self
 
 from disagmoe.errors import ScheduleError
 from disagmoe.schedule.ir import Op, SlotKind
@@ -38,6 +40,27 @@ class OpCosts:
             value = getattr(self, cost.name)
             if not (math.isfinite(value) and value >= 0):
                 raise ScheduleError(f"cost of {cost.name} is {value}; use a finite number >= 0")
+
+    @classmethod
+    def from_seconds(cls, seconds: Mapping[str, float]) -> Self:
+        """Costs from measurements, some of which may be missing (what this layout does not do);
+        those keep their proportion to the measured ones as a whole.
+
+        Raises:
+            ScheduleError: for no measurement, a name that is no cost, or a time that is negative or
+                not finite.
+        """
+        usual = cls().to_dict()
+        unknown = sorted(set(seconds) - set(usual))
+        if unknown or not seconds:
+            what = f"no op or transfer: {', '.join(unknown)}" if unknown else "no measurement"
+            raise ScheduleError(f"{what}; costs are those of {', '.join(usual)}")
+        scale = sum(seconds.values()) / sum(usual[name] for name in seconds)
+        return cls(**{name: seconds.get(name, scale * cost) for name, cost in usual.items()})
+
+    def to_dict(self) -> dict[str, float]:
+        """Every cost by name, as in the config section `parallel.costs`."""
+        return asdict(self)
 
     def compute(self, op: Op) -> float:
         """Duration of a compute op; `reduce_counts` is a message of a few bytes and counts 0."""

@@ -1,6 +1,6 @@
 """What a run config asks the compiler for; the command line and the runtime both come this way."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from disagmoe.config.parallel import COLOCATED, micro_batches
 from disagmoe.config.resolve import resolve
@@ -18,17 +18,24 @@ class ProgramRequest:
     spec: ProgramSpec
     schedule: str
     in_flight: int
+    costs: OpCosts = field(default_factory=OpCosts)
 
     def build(self, costs: OpCosts | None = None) -> Compiled:
         """Compile without the proof; see `build_programs`."""
         return build_programs(
-            self.spec, schedule=self.schedule, in_flight=self.in_flight, costs=costs
+            self.spec,
+            schedule=self.schedule,
+            in_flight=self.in_flight,
+            costs=costs or self.costs,
         )
 
     def compile(self, costs: OpCosts | None = None) -> Compiled:
-        """Compile and verify; without `costs` with the default proportions."""
+        """Compile and verify; without `costs` with those of the config."""
         return compile_programs(
-            self.spec, schedule=self.schedule, in_flight=self.in_flight, costs=costs
+            self.spec,
+            schedule=self.schedule,
+            in_flight=self.in_flight,
+            costs=costs or self.costs,
         )
 
 
@@ -52,9 +59,7 @@ def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
         colocated=parallel.schedule in COLOCATED,
         rings=parallel.rings,
     )
-    held_out = micro_batches(
-        config.train.eval.sequences, parallel.micro_batch_size, parallel.rings
-    )
+    held_out = micro_batches(config.train.eval.sequences, parallel.micro_batch_size, parallel.rings)
     count = config.micro_batches if training else held_out
     spec = ProgramSpec(
         layout=layout,
@@ -63,7 +68,12 @@ def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
         reduce_counts=training and loss.aux_coef > 0 and loss.aux_scope == "micro_batch",
     )
     in_flight = min(parallel.in_flight, count)
-    return ProgramRequest(spec=spec, schedule=parallel.schedule, in_flight=in_flight)
+    return ProgramRequest(
+        spec=spec,
+        schedule=parallel.schedule,
+        in_flight=in_flight,
+        costs=OpCosts(**parallel.costs.model_dump()),
+    )
 
 
 def compile_for(

@@ -90,6 +90,7 @@ def test_tables_come_parents_first() -> None:
         "",
         "model",
         "parallel",
+        "parallel.costs",
         "train",
         "train.optimizer",
         "train.lr_schedule",

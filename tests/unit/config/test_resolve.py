@@ -22,7 +22,7 @@ def test_values_on_a_cpu() -> None:
         == override(
             STARTER,
             [
-                "parallel.in_flight=3",
+                "parallel.in_flight=4",
                 "parallel.residual=local",
                 "train.precision=fp32",
                 "cluster.device=cpu",
@@ -45,9 +45,13 @@ def test_a_cpu_can_be_asked_for_where_there_is_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("sets", "in_flight"),
     [
-        ([], 3),
+        ([], 4),
         (["parallel.groups=2"], 4),
-        (["parallel.groups=2", "train.global_batch_size=64"], 6),
+        (["train.global_batch_size=64"], 5),
+        (["parallel.groups=2", "train.global_batch_size=64"], 9),
+        (["parallel.groups=2", "train.global_batch_size=64", "parallel.max_in_flight=7"], 7),
+        (["parallel.max_in_flight=9"], 4),
+        (["parallel.costs.experts_fwd=4", "train.global_batch_size=64"], 4),
         (["train.global_batch_size=5"], 2),
         (["parallel.schedule=serial"], 1),
         (["parallel.schedule=ep_1f1b"], 1),

@@ -111,6 +111,16 @@ REFUSED = [
         "micro-batch behind the compute of another; use 2 to 4, or 0 for automatic",
     ),
     (
+        ["parallel.in_flight=3", "parallel.max_in_flight=2"],
+        "parallel.in_flight = 3 is more than parallel.max_in_flight = 2; "
+        "use 1 to 2, or 0 for automatic",
+    ),
+    (
+        ["parallel.max_in_flight=1", "parallel.schedule=ep_overlap"],
+        'parallel.max_in_flight = 1, but parallel.schedule = "ep_overlap" works on pairs of '
+        "micro-batches; use 2 or more, or 0 for no limit",
+    ),
+    (
         ["train.lr_schedule.kind=wsd"],
         'train.lr_schedule.decay_steps = 0, but kind = "wsd" ends with a fall; use an integer >= 1',
     ),
@@ -163,6 +173,8 @@ LEGAL = [
     ["model.tied_embeddings=true", "parallel.groups=2"],
     ["parallel.micro_batch_size=16"],
     ["parallel.in_flight=4"],
+    ["parallel.in_flight=2", "parallel.max_in_flight=2"],
+    ["parallel.max_in_flight=1"],
     ["parallel.micro_batch_size=3", "parallel.in_flight=6"],
     ["parallel.schedule=serial", "parallel.in_flight=1"],
     ["parallel.schedule=ep_1f1b", "parallel.in_flight=1"],

@@ -4,6 +4,7 @@ import pytest
 
 from disagmoe.config.load import parse_run_config
 from disagmoe.schedule.compile import compile_programs
+from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.from_config import ProgramRequest, compile_for, programs_for
 from disagmoe.schedule.ir import ProgramSpec
 from disagmoe.schedule.layout import Layout
@@ -25,28 +26,28 @@ def request(*sets, training=True):
     return programs_for(parse_run_config(TREE, sets), training=training)
 
 
-def test_one_group_keeps_its_residual_and_has_three_micro_batches_in_flight():
+def test_one_group_keeps_its_residual_and_has_five_micro_batches_in_flight():
     layout = Layout(layers=4, attention_workers=2, expert_workers=3)
     found = request("parallel.attention_workers=2", "parallel.expert_workers=3")
     spec = ProgramSpec(layout=layout, micro_batches=10)
-    assert found == ProgramRequest(spec=spec, schedule="af_pipe", in_flight=3)
+    assert found == ProgramRequest(spec=spec, schedule="af_pipe", in_flight=5)
 
 
 def test_a_last_short_micro_batch_counts():
     found = request("parallel.micro_batch_size=4", "parallel.groups=2")
     layout = Layout(layers=4, groups=2, fused_residual=True)
     assert found.spec == ProgramSpec(layout=layout, micro_batches=3)
-    assert found.in_flight == 3  # 3 per group, but there are no more micro-batches
+    assert found.in_flight == 3  # there are no more micro-batches
 
 
 @pytest.mark.parametrize(
     ("sets", "in_flight"),
     [
         (["parallel.in_flight=5"], 5),
-        (["parallel.groups=2"], 6),
+        (["parallel.groups=2"], 9),
         (['parallel.schedule="serial"'], 1),
         (['parallel.schedule="ep_1f1b"'], 1),
-        (['parallel.schedule="ep_1f1b"', "parallel.groups=2"], 6),
+        (['parallel.schedule="ep_1f1b"', "parallel.groups=2"], 5),
         (['parallel.schedule="ep_overlap"'], 3),
         (["parallel.rings=2", "parallel.groups=2"], 5),  # all that a ring has
     ],
@@ -98,8 +99,11 @@ def test_a_cuda_config_compiles_where_there_is_no_cuda():
 
 
 def test_the_request_compiles_with_its_own_arguments():
-    found = request("parallel.in_flight=2")
+    found = request("parallel.in_flight=2", "parallel.costs.experts_fwd=3")
     assert found.compile() == found.build()
+    assert found.costs == OpCosts(experts_fwd=3)
+    assert found.compile() == found.compile(OpCosts(experts_fwd=3)) != found.compile(OpCosts())
+    found = request("parallel.in_flight=2")
     assert found.compile() == compile_programs(found.spec, schedule="af_pipe", in_flight=2)
 
 
