@@ -10,6 +10,7 @@ import torch
 
 from disagmoe.data.batch import Batch, count_valid, ring_micro_batches, worker_part
 from disagmoe.data.source import BatchSource
+from disagmoe.errors import DataError
 from disagmoe.model.losses import StepTotals
 from disagmoe.optim.clip import clip_scale, nonfinite_names
 from disagmoe.optim.lr import learning_rate
@@ -29,7 +30,7 @@ from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.trace import WorkerTrace
 from disagmoe.runtime.update import Update
 from disagmoe.runtime.world import Share, World
-from disagmoe.schedule.ir import Op, ProgramSet
+from disagmoe.schedule.ir import Op, ProgramSet, ProgramSpec
 from disagmoe.schedule.layout import Side
 from disagmoe.transport.base import Transport, TransportChannel
 from disagmoe.transport.collective import reduce_to_all_small
@@ -53,6 +54,7 @@ class WorkerRuntime:
         self._context = context
         self._train = train_programs.of(context.worker.group)
         self._eval = None if eval_programs is None else eval_programs.of(context.worker.group)
+        self._eval_spec = None if eval_programs is None else eval_programs.spec
         self._source = source
         self._transport = transport
         config = context.config
@@ -132,14 +134,17 @@ class WorkerRuntime:
     def run_step(self, step: int) -> StepReport:
         """Do optimizer step `step`, counted from 0. All workers call it together.
 
-        Raises WorkerError that names the instruction at which this worker failed.
+        Raises WorkerError that names the instruction at which this worker failed, and DataError for
+        a batch of another size than the program is made for.
         """
         self._step = step
         window = self._context.config.trace
         traced = window.first_step <= step < window.first_step + window.steps
         self.stopwatch.trace(traced)
         self.interpreter.take_hops()  # those of a step that is not traced
-        self._begin(None if self._source is None else self._source.step(step), training=True)
+        self.stopwatch.switch(Kind.DATA)
+        batch = None if self._source is None else self._source.step(step)
+        self._begin(batch, self._context.spec)
         step_end: Mapping[Op, Callable[[], None]] = {
             Op.REDUCE_GRADS: self._reduce_grads,
             Op.REDUCE_WORLD: self._reduce_world,
@@ -167,30 +172,35 @@ class WorkerRuntime:
 
     def evaluate(self) -> EvalReport:
         """Return the loss on held-out data; changes no state. All workers call it together."""
-        if self._eval is None:
+        if self._eval is None or self._eval_spec is None:
             raise AssertionError("no evaluation program")
-        self._begin(None if self._source is None else _whole(self._source), training=False)
+        self.stopwatch.switch(Kind.DATA)
+        self._begin(None if self._source is None else _whole(self._source), self._eval_spec)
         self.interpreter.run(self._eval, {})
         self.stopwatch.switch(Kind.RECV_WAIT)
         world = self._sum_world()
         self.stopwatch.switch(Kind.IDLE)
         return EvalReport(loss=world.loss, valid_targets=world.valid_targets)
 
-    def _begin(self, batch: Batch | None, *, training: bool) -> None:
-        self.stopwatch.switch(Kind.DATA)
+    def _begin(self, batch: Batch | None, spec: ProgramSpec) -> None:
         if self._attention is not None:
             assert batch is not None
-            parts, self._totals = self._cut(batch)
-            self._attention.begin(parts, self._totals, training=training)
+            parts, self._totals = self._cut(batch, spec)
+            self._attention.begin(parts, self._totals, training=spec.training)
         if self._experts is not None:
-            self._experts.begin(training=training)
+            self._experts.begin(training=spec.training)
 
-    def _cut(self, batch: Batch) -> tuple[Sequence[Part], StepTotals]:
+    def _cut(self, batch: Batch, spec: ProgramSpec) -> tuple[Sequence[Part], StepTotals]:
         context, layout = self._context, self._context.layout
         size = context.config.parallel.micro_batch_size
         rings = [
             ring_micro_batches(batch, size, ring, layout.rings) for ring in range(layout.rings)
         ]
+        if len(rings[0]) != spec.micro_batches:
+            raise DataError(
+                f"{batch.sequences} sequences make {len(rings[0])} micro-batches of at most {size} "
+                f"per ring, but the program is made for {spec.micro_batches}"
+            )
         totals = StepTotals(
             valid_targets=count_valid(batch.targets_BS),
             tokens=batch.targets_BS.numel(),

@@ -1,0 +1,603 @@
+"""Whole steps of many layouts against one process: values, not shapes. All in fp64 unless said."""
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+
+from disagmoe.data.batch import IGNORED, Batch
+from disagmoe.errors import DataError, WorkerError
+from disagmoe.model import names
+from disagmoe.runtime.invariance.fleet import ProcessFleet
+from tests.unit.runtime import tiny as t
+from tests.unit.runtime.tiny import tiny
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "serial": {"parallel__schedule": "serial"},
+    "M2 N1": {"parallel__attention_workers": 2},
+    "M1 N2": {"parallel__expert_workers": 2},
+    "M3 N3": {"parallel__attention_workers": 3, "parallel__expert_workers": 3},
+    "M2 N4 no dedupe": {
+        "parallel__attention_workers": 2,
+        "parallel__expert_workers": 4,
+        "parallel__dedupe": "none",
+    },
+    "p2 direct": {"parallel__groups": 2, "parallel__residual": "direct"},
+    "p2 M2 N2 fused": {
+        "parallel__groups": 2,
+        "parallel__attention_workers": 2,
+        "parallel__expert_workers": 2,
+    },
+    "p3 M3 N1 direct": {
+        "model__layers": 4,
+        "parallel__groups": 3,
+        "parallel__attention_workers": 3,
+        "parallel__residual": "direct",
+    },
+    "p3 N2 fused": {"model__layers": 4, "parallel__groups": 3, "parallel__expert_workers": 2},
+    "R2 M2 N1": {"parallel__rings": 2, "parallel__attention_workers": 2},
+    "R3": {"parallel__rings": 3},
+    "colocated alone": {"parallel__schedule": "ep_1f1b"},
+    "colocated 2": {
+        "parallel__schedule": "ep_overlap",
+        "parallel__attention_workers": 2,
+        "parallel__expert_workers": 2,
+    },
+    "colocated p2 of 2": {
+        "parallel__schedule": "ep_1f1b",
+        "parallel__groups": 2,
+        "parallel__attention_workers": 2,
+        "parallel__expert_workers": 2,
+    },
+}
+FEW = ["M2 N1", "M1 N2", "p2 M2 N2 fused", "p2 direct", "colocated 2"]
+
+layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+few_layouts = pytest.mark.parametrize("layout", [LAYOUTS[name] for name in FEW], ids=FEW)
+
+
+# Loss, labels, accumulation
+
+
+@layouts
+def test_a_step_equals_one_process(layout: dict[str, Any]) -> None:
+    config = tiny(**layout)
+    batch = t.batch_of(config)
+    t.assert_equals_reference(t.one_step(config, batch), t.reference(config, batch))
+
+
+@few_layouts
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_micro_batches_change_nothing(layout: dict[str, Any], size: int) -> None:
+    """torchtitan#1732, #2972: gradients scaled by the number of micro-batches."""
+    config = tiny(**layout, parallel__micro_batch_size=size)
+    batch = t.batch_of(config)
+    whole = t.reference(tiny(**layout, parallel__micro_batch_size=4), batch)
+    t.assert_equals_reference(t.one_step(config, batch), whole)
+
+
+def constant_losses(run: t.ThreadedRun, losses: list[float]) -> None:
+    """Make the loss of target v `losses[v]` at every token: all tokens are embedded alike, nothing
+    is added to them, and the head is log p."""
+    chances_V = torch.tensor(losses, dtype=torch.float64).neg().exp()
+    rest = run_vocabulary(run) - len(losses)
+    logits_V = torch.cat([chances_V, ((1 - chances_V.sum()) / rest).expand(rest)]).log()
+    for runtime in run.workers.values():
+        for name, value in runtime.parameters.global_values().items():
+            if name == names.EMBED:
+                value.fill_(1.0)
+            elif name == names.HEAD:
+                eps, hidden = 1e-6, value.shape[1]  # ModelConfig.norm_eps
+                value.copy_((logits_V * (1 + eps) ** 0.5 / hidden)[:, None].expand_as(value))
+            elif name.endswith((".attn.o.weight", ".down.weight")):
+                value.zero_()
+
+
+def run_vocabulary(run: t.ThreadedRun) -> int:
+    stores = [runtime.parameters.global_values() for runtime in run.workers.values()]
+    return len(next(store[names.EMBED] for store in stores if names.EMBED in store))
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [{"parallel__micro_batch_size": 1}, {"parallel__attention_workers": 2}],
+    ids=["two micro-batches", "two workers"],
+)
+def test_tokens_weigh_alike_wherever_they_are(layout: dict[str, Any]) -> None:
+    """torchtitan#2206, transformers#34191: three tokens of loss 2 and one of loss 8 are 3.5 on
+    average; the mean of means is 5."""
+    config = tiny(train__global_batch_size=2, train__sequence_length=3, **layout)
+    targets_BS = torch.tensor([[0, 0, 0], [1, IGNORED, IGNORED]])
+    with t.threads(config, [Batch(torch.zeros_like(targets_BS), targets_BS)]) as run:
+        constant_losses(run, [2.0, 8.0])
+        seen = t.step(run)
+    for report in seen.reports.values():
+        t.assert_close(report.loss, 3.5, 1e-12)
+        assert (report.valid_targets, report.tokens) == (4, 6)
+
+
+def test_identical_micro_batches_add_up_to_one() -> None:
+    """torchtitan#3575: sums that are erased between micro-batches."""
+    one = t.batch_of(tiny(train__global_batch_size=1, parallel__micro_batch_size=1))
+    four = Batch(one.tokens_BS.repeat(4, 1), one.targets_BS.repeat(4, 1))
+    single = tiny(train__global_batch_size=1, parallel__micro_batch_size=1)
+    seen = t.one_step(tiny(parallel__micro_batch_size=1, parallel__expert_workers=2), four)
+    t.assert_equals_reference(seen, t.reference(single, one))
+
+
+@few_layouts
+def test_sums_start_anew_after_a_step_on_both_sides(layout: dict[str, Any]) -> None:
+    config = tiny(**layout)
+    batch = t.batch_of(config)
+    with t.threads(config, [batch, batch]) as run:
+        first = t.step(run, 0)
+        for runtime in run.workers.values():
+            assert not any(bool(grad.any()) for grad in runtime.parameters.grads.values())
+        second = t.step(run, 1)
+    store = t.store_of(config, first)
+    t.assert_equals_reference(second, t.reference(config, batch, store))
+
+
+def test_evaluation_is_independent_of_the_layout_and_leaves_no_trace() -> None:
+    """torchtitan#1758, #2366: averages of averages in validation."""
+    evaluated = {"train__eval__every": 1, "train__eval__sequences": 7}
+    base = tiny(**evaluated)
+    held_out = [t.batch_of(base, seed) for seed in (7, 8)]
+    held_out[1] = held_out[1].rows(0, 3)
+    whole = Batch(
+        torch.cat([part.tokens_BS for part in held_out]),
+        torch.cat([part.targets_BS for part in held_out]),
+    )
+    expected = t.reference(tiny(train__global_batch_size=7, parallel__micro_batch_size=7), whole)
+    valid = int((whole.targets_BS != IGNORED).sum())
+    for layout, size in (("M2 N1", 1), ("p2 M2 N2 fused", 4), ("colocated 2", 3)):
+        config = tiny(**evaluated, **LAYOUTS[layout], parallel__micro_batch_size=size)
+        batches = [t.batch_of(config)] * 2
+        with t.threads(config, batches) as run:
+            undisturbed = [t.step(run, number) for number in range(2)]
+        with t.threads(config, batches, held_out) as run:
+            rng = torch.get_rng_state()
+            before = run.each(lambda runtime: runtime.evaluate())
+            first = t.step(run, 0)
+            moments = optimizer_states(run)
+            again = run.each(lambda runtime: runtime.evaluate())
+            assert optimizer_states(run) == moments
+            for runtime in run.workers.values():
+                assert not any(bool(g.any()) for g in runtime.parameters.grads.values())
+            second = t.step(run, 1)
+            assert torch.equal(torch.get_rng_state(), rng)
+        for report in before.values():
+            t.assert_close(report.loss, expected.loss.item(), 1e-12)
+            assert report.valid_targets == valid
+        assert {report.loss for report in again.values()} != {
+            report.loss for report in before.values()
+        }
+        t.assert_same_bits(first, undisturbed[0])
+        t.assert_same_bits(second, undisturbed[1])
+
+
+def optimizer_states(run: t.ThreadedRun) -> list[tuple[int, str, list[float], list[float]]]:
+    return [
+        (
+            runtime.update.optimizer.step_count,
+            name,
+            state.exp_avg.tolist(),
+            state.exp_avg_sq.tolist(),
+        )
+        for runtime in run.workers.values()
+        for name, state in runtime.update.optimizer.states.items()
+    ]
+
+
+def test_a_worker_whose_targets_are_all_ignored() -> None:
+    """pytorch#75181, OLMo-core#657: the mean over no target is not a number."""
+    config = tiny(parallel__attention_workers=2, parallel__micro_batch_size=4)
+    batch = t.batch_of(config)
+    batch.targets_BS[2:] = IGNORED  # the part of the second worker
+    seen = t.one_step(config, batch)
+    t.assert_equals_reference(seen, t.reference(config, batch))
+    alone = tiny(train__global_batch_size=2)
+    t.assert_close(seen.report.loss, t.reference(alone, batch.rows(0, 2)).loss.item(), 1e-12)
+
+
+@few_layouts
+def test_a_step_without_any_target_is_skipped(layout: dict[str, Any]) -> None:
+    config = tiny(**layout)
+    batch = t.batch_of(config)
+    nothing = Batch(batch.tokens_BS, torch.full_like(batch.targets_BS, IGNORED))
+    with t.threads(config, [nothing, batch]) as run:
+        before = t.values_of(run)
+        seen = t.step(run, 0)
+        after = t.step(run, 1)
+        counts = {runtime.update.optimizer.step_count for runtime in run.workers.values()}
+    for report in seen.reports.values():
+        assert report.skipped == "no valid target in the whole batch"
+        assert (report.loss, report.valid_targets) == (0.0, 0)
+        assert report.grad_norm < float("inf")
+    t.assert_same_tensors(seen.values, before)
+    t.assert_equals_reference(after, t.reference(config, batch))
+    assert counts == {1}
+
+
+def test_the_reported_loss_is_the_cross_entropy_alone() -> None:
+    """open_lm#255: the balancing loss mixed into the reported one."""
+    off = t.one_step(tiny(train__loss__aux_coef=0.0, train__loss__z_coef=0.0))
+    on = t.one_step(tiny(train__loss__aux_coef=0.01, train__loss__z_coef=0.1))
+    for what in ("loss", "balance", "z"):
+        assert getattr(on.report, what) == getattr(off.report, what) > 0
+    assert on.report.grad_norm != off.report.grad_norm
+
+
+# Auxiliary losses
+
+
+def router_grads(seen: t.Seen) -> torch.Tensor:
+    grads = seen.all_grads()
+    return torch.stack([grads[name] for name in sorted(grads) if name.endswith(".router.weight")])
+
+
+def balance_alone(batch: Batch, **sets: Any) -> torch.Tensor:
+    """Router gradients where the balancing loss is all there is: a head of zeros gives the rest of
+    the network no gradient."""
+    config = tiny(train__loss__aux_coef=1.0, train__loss__z_coef=0.0, **sets)
+    with t.threads(config, [batch]) as run:
+        for runtime in run.workers.values():
+            if names.HEAD in runtime.parameters.global_values():
+                runtime.parameters.global_values()[names.HEAD].zero_()
+        return router_grads(t.step(run))
+
+
+def test_balance_per_sequence_does_not_depend_on_the_layout() -> None:
+    """Megatron-LM#5047, #5798, Automodel#3359: a hidden factor of micro-batches or workers."""
+    batch = t.batch_of(tiny())
+    expected = balance_alone(batch, parallel__micro_batch_size=4)
+    assert expected.norm() > 1e-3
+    for size in (1, 2, 4):
+        for workers in (1, 2, 3):
+            seen = balance_alone(
+                batch, parallel__micro_batch_size=size, parallel__attention_workers=workers
+            )
+            assert (seen - expected).norm() <= 1e-12 * expected.norm()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("schedule", ["af_pipe", "ep_overlap"])
+def test_balance_per_micro_batch_equals_the_same_cut(workers: int, schedule: str) -> None:
+    sets: dict[str, Any] = {"train__loss__aux_scope": "micro_batch", "train__loss__aux_coef": 0.5}
+    config = tiny(
+        **sets,
+        parallel__schedule=schedule,
+        parallel__attention_workers=workers,
+        parallel__expert_workers=workers,
+        train__global_batch_size=5,
+        parallel__micro_batch_size=3,
+    )
+    batch = t.batch_of(config)
+    expected = t.reference(config, batch)
+    t.assert_equals_reference(t.one_step(config, batch), expected)
+    other = tiny(**sets, train__global_batch_size=5, parallel__micro_batch_size=1)
+    assert abs(t.reference(other, batch).balance - expected.balance) > 1e-3
+
+
+def test_no_memory_grows_without_balance() -> None:
+    """megablocks#113: saved terms that nobody clears."""
+    config = tiny(model__layers=1, parallel__micro_batch_size=4, train__loss__aux_coef=0.0)
+    with t.threads(config, [t.batch_of(config)] * 200) as run:
+        alive = []
+        for number in range(200):
+            run.each(lambda runtime, number=number: runtime.run_step(number))  # type: ignore[misc]
+            if number in (49, 199):
+                gc.collect()
+                alive.append(sum(type(o) is torch.Tensor for o in gc.get_objects()))
+    assert alive[0] == alive[1]
+
+
+# Router
+
+
+@pytest.mark.parametrize("renormalise", [True, False])
+@few_layouts
+def test_the_router_learns_through_the_gates_alone(
+    layout: dict[str, Any], renormalise: bool
+) -> None:
+    """Automodel#2995: gate weights that travel as data, and a router trained by aux losses only."""
+    config = tiny(
+        **layout,
+        train__loss__aux_coef=0.0,
+        train__loss__z_coef=0.0,
+        model__norm_topk_prob=renormalise,
+    )
+    batch = t.batch_of(config)
+    grads = t.one_step(config, batch).all_grads()
+    name = "layers.0.router.weight"
+    direction = grads[name] / grads[name].norm()
+    losses = []
+    for sign in (1, -1):
+        store = t.initial_values(config)
+        store[name] = store[name] + sign * 1e-5 * direction
+        losses.append(t.reference(config, batch, store).loss.item())
+    slope = (losses[0] - losses[1]) / 2e-5
+    assert grads[name].norm() > 1e-4
+    t.assert_close(grads[name].norm().item(), slope, 1e-6)
+
+
+# Dispatch, experts, combine
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+@pytest.mark.parametrize("schedule", ["af_pipe", "ep_overlap"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_expert_workers_without_any_token(top_k: int, schedule: str, groups: int) -> None:
+    """DeepSpeed#5066, torchtitan#1166: with a router of zeros the lowest experts win all tokens, so
+    the last worker gets none. Its gradients are zeros and not those of the step before."""
+    config = tiny(
+        model__top_k=top_k,
+        parallel__schedule=schedule,
+        parallel__groups=groups,
+        parallel__attention_workers=2,
+        parallel__expert_workers=2,
+    )
+    batch = t.batch_of(config)
+    with t.threads(config, [batch, batch]) as run:
+        first = t.step(run, 0)
+        store = t.store_of(config, first)
+        t.force_router(run, store, torch.zeros(4, 8, dtype=torch.float64))
+        seen = t.step(run, 1)
+    t.assert_equals_reference(seen, t.reference(config, batch, store))
+    tokens = batch.tokens_BS.numel()
+    assert seen.report.choices_LE == ((tokens,) * top_k + (0,) * (4 - top_k),) * 2
+    idle = [name for name in seen.all_grads() if ".experts.2." in name or ".experts.3." in name]
+    assert len(idle) == 12
+    for name in idle:
+        assert bool(first.all_grads()[name].any()), name
+        assert not bool(seen.all_grads()[name].any()), name
+
+
+def test_all_tokens_to_one_expert_of_many_workers() -> None:
+    config = tiny(model__top_k=1, parallel__expert_workers=4, parallel__attention_workers=2)
+    batch = t.batch_of(config)
+    with t.threads(config, [batch]) as run:
+        store = t.initial_values(config)
+        t.force_router(run, store, torch.zeros(4, 8, dtype=torch.float64))
+        seen = t.step(run)
+    t.assert_equals_reference(seen, t.reference(config, batch, store))
+    assert seen.report.choices_LE == ((20, 0, 0, 0),) * 2
+
+
+def test_an_expert_worker_without_tokens_in_one_micro_batch() -> None:
+    config = tiny(
+        model__layers=1,
+        train__global_batch_size=6,
+        parallel__expert_workers=2,
+        parallel__attention_workers=2,
+    )
+    # even tokens are embedded to the right, odd ones to the left, and the router follows
+    batch = t.batch_of(config)
+    batch.tokens_BS[2:4] -= batch.tokens_BS[2:4] % 2
+    side_V = torch.where(torch.arange(17) % 2 == 0, 4.0, -4.0).double()
+    router_ED = torch.zeros(4, 8, dtype=torch.float64)
+    router_ED[:, 0] = torch.tensor([2.0, 1.5, -1.5, -2.0])
+    with t.threads(config, [batch]) as run:
+        store = t.initial_values(config)
+        t.force_router(run, store, router_ED)
+        for values in [store, *(r.parameters.global_values() for r in run.workers.values())]:
+            for name, value in values.items():
+                if name == names.EMBED:
+                    value[:, 0] = side_V
+                elif name.endswith(".attn.o.weight"):
+                    value.zero_()
+        seen = t.step(run)
+    expected = t.reference(config, batch, store)
+    chosen = [routing.expert_TK for (routing,) in expected.routing]
+    assert [bool((expert_TK >= 2).any()) for expert_TK in chosen] == [True, False, True]
+    t.assert_equals_reference(seen, expected)
+
+
+@pytest.mark.parametrize("length", [1, 7, 65])
+@pytest.mark.parametrize("layout", ["M2 N1", "p2 M2 N2 fused", "colocated 2"])
+def test_odd_lengths_and_a_short_last_micro_batch(layout: str, length: int) -> None:
+    """Tutel#173, Automodel#1365: 10 sequences in micro-batches of 4 on two workers."""
+    config = tiny(
+        **LAYOUTS[layout],
+        train__global_batch_size=10,
+        train__sequence_length=length,
+        parallel__micro_batch_size=4,
+    )
+    batch = t.batch_of(config)
+    t.assert_equals_reference(t.one_step(config, batch), t.reference(config, batch))
+
+
+@pytest.mark.parametrize("layout", ["M3 N3", "p3 M3 N1 direct"])
+def test_fewer_sequences_than_workers(layout: str) -> None:
+    config = tiny(**LAYOUTS[layout], train__global_batch_size=1, parallel__micro_batch_size=1)
+    batch = t.batch_of(config)
+    t.assert_equals_reference(t.one_step(config, batch), t.reference(config, batch))
+
+
+def test_a_batch_that_is_a_little_short_is_exact() -> None:
+    config = tiny(parallel__attention_workers=2, parallel__micro_batch_size=2)
+    batch = t.batch_of(config).rows(0, 3)
+    t.assert_equals_reference(t.one_step(config, batch), t.reference(config, batch))
+
+
+@pytest.mark.parametrize(("sequences", "cut"), [(2, 1), (6, 3)])
+def test_a_batch_of_another_size_is_refused_before_the_step(sequences: int, cut: int) -> None:
+    config = tiny(parallel__attention_workers=2)
+    full = t.batch_of(tiny(train__global_batch_size=8))
+    with (
+        t.threads(config, [full.rows(0, sequences)]) as run,
+        pytest.raises(
+            DataError,
+            match=f"{sequences} sequences make {cut} micro-batches of at most 2.* made for 2",
+        ),
+    ):
+        run.each(lambda runtime: runtime.run_step(0))
+
+
+def test_shapes_that_coincide() -> None:
+    """DeepSpeed#8195: sliced along the wrong axis, and the number of elements still fits."""
+    config = tiny(
+        model__experts=8,
+        model__heads=4,
+        model__kv_heads=4,
+        model__head_dim=2,
+        train__sequence_length=8,
+        train__global_batch_size=8,
+        parallel__micro_batch_size=8,
+        parallel__attention_workers=2,
+        parallel__expert_workers=2,
+    )
+    batch = t.batch_of(config)
+    t.assert_equals_reference(t.one_step(config, batch), t.reference(config, batch))
+
+
+@pytest.mark.parametrize(
+    ("attention", "experts"), [(2, 1), (1, 2), (3, 2)], ids=["2 feed 1", "1 feeds 2", "3 feed 2"]
+)
+def test_expert_gradients_have_the_scale_of_the_global_mean(attention: int, experts: int) -> None:
+    """pytorch#160285, DeepSpeed#6546: Adam hides a wrong factor, so compare gradients."""
+    config = tiny(parallel__attention_workers=attention, parallel__expert_workers=experts)
+    batch = t.batch_of(config)
+    grads, expected = t.one_step(config, batch).all_grads(), t.reference(config, batch).grads
+    for name in (name for name in expected if ".experts." in name):
+        t.assert_close((grads[name].norm() / expected[name].norm()).item(), 1.0, 1e-12)
+
+
+def test_choices_add_up_in_every_step() -> None:
+    """Megatron-LM's race on counts: every token makes K choices, each on the expert that the
+    reference says."""
+    config = tiny(parallel__attention_workers=2, parallel__expert_workers=2, parallel__groups=2)
+    batches = [t.batch_of(config, seed) for seed in range(8)]
+    with t.threads(config, batches) as run:
+        values = t.values_of(run)
+        for number, batch in enumerate(batches):
+            store = t.store_of(config, t.Seen({}, {}, values))
+            expected = t.reference(config, batch, store)
+            layers = zip(*expected.routing, strict=True)
+            counts = [sum(part.count_choices() for part in layer).tolist() for layer in layers]
+            seen = t.step(run, number)
+            assert [list(layer) for layer in seen.report.choices_LE] == counts
+            assert {sum(layer) for layer in seen.report.choices_LE} == {2 * 20}
+            values = seen.values
+
+
+# Promise of bits, precision
+
+
+@pytest.mark.parametrize("schedule", ["af_pipe", "ep_overlap"])
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_tied_embeddings_have_equal_bits_at_any_depth(schedule: str, precision: str) -> None:
+    sets: dict[str, Any] = {
+        "model__tied_embeddings": True,
+        "train__precision": precision,
+        "parallel__micro_batch_size": 1,
+    }
+    base = tiny(**sets, parallel__schedule="serial")
+    batch = t.batch_of(base)
+    first = t.one_step(base, batch)
+    t.assert_equals_reference(
+        first, t.reference(base, batch), tolerance=1e-10 if precision == "fp64" else 1e-5
+    )
+    for depth in (2, 3, 4):
+        config = tiny(**sets, parallel__schedule=schedule, parallel__in_flight=depth)
+        t.assert_same_bits(t.one_step(config, batch), first)
+
+
+@pytest.mark.parametrize("layout", ["M1 N2", "p2 direct", "p3 N2 fused"])
+def test_bf16_routes_alike_and_has_the_same_loss(layout: str) -> None:
+    """bf16 keeps 8 bits. A layer rounds the residual stream, the rows and the partial sums of the
+    experts: some 4 roundings of 2^-9 per layer, so hidden states differ by under 2^-5 after 4
+    layers, logits of size 1 by as much, and the mean loss, where errors of tokens mostly cancel, by
+    less than 1e-2. Probabilities further apart than 2^-5 must keep their order."""
+    config = tiny(**LAYOUTS[layout], train__precision="bf16")
+    batch = t.batch_of(config)
+    expected = t.reference(config, batch)
+    with t.threads(config, [batch]) as run:
+        recordings = run.each(lambda runtime: runtime.record())
+        (report, *_) = run.each(lambda runtime: runtime.run_step(0)).values()
+    assert abs(report.loss - expected.loss.item()) <= 1e-2 * expected.loss.item()
+    compared = 0
+    for recording in recordings.values():
+        for (layer, mb), chosen_TK in recording.choices.items():
+            routing = expected.routing[mb][layer]
+            ordered_TE = routing.probs_TE.sort(descending=True).values
+            clear_T = (ordered_TE[:, :2] - ordered_TE[:, 1:3]).amin(dim=1) > 2**-5
+            assert torch.equal(chosen_TK[clear_T], routing.expert_TK[clear_T])
+            compared += int(clear_T.sum())
+    assert compared > 20
+
+
+# Transport
+
+
+def test_large_messages_in_both_directions_do_not_block() -> None:
+    """ray#45594, nccl#479: attention sends one micro-batch forward while the experts send another
+    one back. Inproc completes no send before its receive is posted, whatever its size."""
+    config = tiny(
+        model__hidden=64,
+        train__sequence_length=128,
+        train__global_batch_size=8,
+        parallel__micro_batch_size=2,
+        parallel__in_flight=4,
+        parallel__attention_workers=2,
+        parallel__expert_workers=3,
+    )
+    batch = t.batch_of(config)
+    with t.threads(config, [batch]) as run:
+        seen = t.step(run)
+        sent = {
+            name: traffic.nbytes / traffic.messages
+            for runtime in run.workers.values()
+            for name, traffic in runtime.interpreter.traffic.items()
+        }
+    t.assert_equals_reference(seen, t.reference(config, batch))
+    assert sent.keys() == {"A0>F0.act", "F0>A0.act", "A0>F0.grad", "F0>A0.grad"}
+    assert min(sent.values()) > 20_000
+
+
+@pytest.mark.gloo
+@pytest.mark.slow
+def test_large_messages_over_sockets() -> None:
+    """The same with messages beyond what sockets and gloo buffer."""
+    config = tiny(
+        model__hidden=512,
+        model__layers=1,
+        train__precision="fp32",
+        train__sequence_length=2048,
+        train__global_batch_size=8,
+        parallel__micro_batch_size=2,
+        parallel__in_flight=4,
+        parallel__attention_workers=2,
+        parallel__expert_workers=2,
+    )
+    batch = t.batch_of(config)
+    fleet = ProcessFleet(config.parallel.workers)
+    try:
+        (seen,) = fleet.run(config, [batch], [None])
+    finally:
+        fleet.close()
+    expected = t.reference(config, batch).loss.item()
+    for observation in seen.values():
+        t.assert_close(observation.report.loss, expected, 1e-5)
+
+
+def test_rows_for_oneself_are_no_messages() -> None:
+    """ray#46673: sends between roles on one worker hang."""
+    alone = tiny(parallel__schedule="ep_overlap")
+    with t.threads(alone, [t.batch_of(alone)]) as run:
+        seen = t.step(run)
+        (runtime,) = run.workers.values()
+        traffic = runtime.interpreter.traffic
+    t.assert_equals_reference(seen, t.reference(alone, t.batch_of(alone)))
+    channels = ("A0>F0.act", "F0>A0.act", "A0>F0.grad", "F0>A0.grad")
+    sent = {name: (one.messages, one.nbytes) for name, one in traffic.items()}
+    assert sent == dict.fromkeys(channels, (0, 0))
+
+
+def test_a_worker_that_fails_ends_the_step_of_all() -> None:
+    config = tiny(**LAYOUTS["p2 M2 N2 fused"])
+    with t.threads(config, [t.batch_of(config)]) as run:
+        run.hub.fail("F1.1", "its host is gone")
+        with pytest.raises(WorkerError, match=r"F1\.1 has died: its host is gone"):
+            run.each(lambda runtime: runtime.run_step(0))
