@@ -83,6 +83,7 @@ class Interpreter:
                     f"'{instruction}': {type(error).__name__}: {error}"
                 )
                 self._slots.fail(reason)
+                self._inbox.close()
                 raise WorkerError(reason) from error
         self._stopwatch.switch(Kind.IDLE)
         if len(self._slots) or self._works or self._arrivals:

@@ -15,7 +15,8 @@ class StepReport:
     loss: float
     """Cross-entropy per valid target, in nats."""
     balance: float
-    """Load-balancing loss summed over layers, before its coefficient."""
+    """Load-balancing loss summed over layers, before its coefficient; 0 where its scope is
+    `micro_batch` and its coefficient 0, as its counts are not summed then."""
     z: float
     """Router z-loss summed over layers, before its coefficient."""
     grad_norm: float

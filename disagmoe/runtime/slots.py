@@ -49,7 +49,7 @@ class SlotTable:
                     reason = self._failure or f"nothing in {self._timeout_s:g} s"
                     raise WorkerError(f"'{slot}' was never filled: {reason}")
                 self._changed.wait(left)
-        return self.get(slot, kind)
+            return self.get(slot, kind)
 
     def free(self, slot: Slot) -> None:
         """Empty a slot."""

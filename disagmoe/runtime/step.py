@@ -221,6 +221,7 @@ class WorkerRuntime:
 
     def _reduce_grads(self) -> None:
         self.stopwatch.switch(Kind.OPTIMIZER)
+        self.parameters.join_uses()
         # before the sum, which would spread what is not finite to everyone
         self._nonfinite = any(
             not math.isfinite(segment.flat_grad.sum(dtype=torch.float64).item())
@@ -235,11 +236,8 @@ class WorkerRuntime:
     def _reduce_world(self) -> None:
         self.stopwatch.switch(Kind.OPTIMIZER)
         norms = self.update.norm_squared()
-        finite = all(math.isfinite(norm) for norm in norms.values())
         self.stopwatch.switch(Kind.RECV_WAIT)
-        self._world = self._sum_world(
-            norms if finite else {}, nonfinite=self._nonfinite or not finite
-        )
+        self._world = self._sum_world(norms, nonfinite=self._nonfinite)
 
     def _sum_world(
         self, norms: Mapping[SegmentKind, float] | None = None, *, nonfinite: bool = False
@@ -272,7 +270,7 @@ class WorkerRuntime:
             self.update.apply(
                 learning_rate(self._step, train), clip_scale(norm, train.optimizer.clip_norm)
             )
-        self.parameters.zero_grad()
+        self.update.zero_grad()
 
 
 def _whole(source: BatchSource) -> Batch:

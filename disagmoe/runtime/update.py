@@ -52,7 +52,6 @@ class Update:
 
     def reduce(self) -> None:
         """Sum all gradients over their replicas. All replicas call it together."""
-        self._parameters.join_uses()
         self._grads = {}
         for held in self._replicas.values():
             self._grads |= held.reduce()
@@ -80,6 +79,11 @@ class Update:
         self.optimizer.step(self._grads, lr, scale)
         for held in self._replicas.values():
             held.gather_values()
+
+    def zero_grad(self) -> None:
+        """Forget all sums, those of the shards too."""
+        self._parameters.zero_grad()
+        self._grads = {}
 
     def load(self, state: TrainingState) -> None:
         """Take over `state`, which holds at least what this worker holds."""

@@ -1,5 +1,6 @@
 """What the world reduction carries: one vector of sums, from which every worker reads the same."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ from disagmoe.runtime.counters import StepCounters
 from disagmoe.runtime.parameters import SegmentKind
 
 _NORMS = tuple(f"norm_squared_{kind}" for kind in SegmentKind)
-_SCALARS = (*_NORMS, "stop", "tokens", "valid_targets", "loss", "balance", "z")
+_SCALARS = (*_NORMS, "overflow", "stop", "tokens", "valid_targets", "loss", "balance", "z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class Share:
     """Of the gradients that this worker answers for. Segments are summed apart, so that the bits
     are the same whether one worker or two hold attention and experts."""
     nonfinite: bool = False
+    """Whether this worker's own gradients, before any sum over replicas, are not finite."""
     stop: bool = False
     tokens: int = 0
     valid_targets: int = 0
@@ -30,8 +32,11 @@ class Share:
         flags = torch.zeros(workers, dtype=torch.float64)
         flags[rank] = float(self.nonfinite)
         counters = self.counters
+        norms = [self.norm_squared.get(kind, 0.0) for kind in SegmentKind]
+        overflow = not all(math.isfinite(norm) for norm in norms)
         scalars = [
-            *(self.norm_squared.get(kind, 0.0) for kind in SegmentKind),
+            *(norm if math.isfinite(norm) else 0.0 for norm in norms),
+            float(overflow),
             float(self.stop),
             float(self.tokens),
             float(self.valid_targets),
@@ -46,6 +51,9 @@ class World:
     """Sums over all workers."""
 
     norm_squared: float
+    """Without what is not finite."""
+    overflow: bool
+    """Whether a sum of gradients is not finite, be its terms finite or not."""
     stop: bool
     tokens: int
     valid_targets: int
@@ -64,6 +72,7 @@ class World:
         choices = total[len(_SCALARS) + len(workers) :].view(-1, experts).long().tolist()
         return cls(
             norm_squared=sum(scalars[name] for name in _NORMS),
+            overflow=scalars["overflow"] > 0,
             stop=scalars["stop"] > 0,
             tokens=int(scalars["tokens"]),
             valid_targets=int(scalars["valid_targets"]),
@@ -78,7 +87,9 @@ class World:
         """Why no worker may update its parameters, or an empty string."""
         if self.nonfinite:
             return f"gradients of {', '.join(self.nonfinite)} are not finite"
-        if self.loss != self.loss or self.loss in (float("inf"), float("-inf")):
+        if self.overflow:
+            return "sums of finite gradients are not finite"
+        if not math.isfinite(self.loss):
             return f"the loss is {self.loss}"
         if self.valid_targets == 0:
             return "no valid target in the whole batch"

@@ -2,7 +2,8 @@
 
 Rules that every backend keeps, the strictest (NCCL's) being the common ground:
 no tags, only order; both ends know every size beforehand; a post never blocks on its peer's
-compute; a sent tensor must not be touched before its `wait`; one thread per worker posts.
+compute; a sent tensor must not be touched before its `wait`; one thread per
+channel posts.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,6 +3,7 @@
 import multiprocessing
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -70,9 +71,9 @@ def _in_thread(
 ) -> list[Observation]:
     transport = hub.transport(str(worker))
     try:
-        observed = ObservedWorker(config, worker, transport, batches)
-        observed.runtime.connect()
-        return observed.run(states)
+        with closing(ObservedWorker(config, worker, transport, batches)) as observed:
+            observed.runtime.connect()
+            return observed.run(states)
     except Exception as error:
         hub.fail(str(worker), str(error))
         raise
@@ -171,8 +172,9 @@ def _run_task(task: _Task) -> list[Observation]:
         start_timeout_s=_TIMEOUT_S,
     )
     try:
-        observed = ObservedWorker(task.config, task.worker, transport, task.batches)
-        observed.runtime.connect()
-        return observed.run(task.states)
+        worker = ObservedWorker(task.config, task.worker, transport, task.batches)
+        with closing(worker) as observed:
+            observed.runtime.connect()
+            return observed.run(task.states)
     finally:
         transport.close()

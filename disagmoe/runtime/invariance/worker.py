@@ -46,6 +46,10 @@ class ObservedWorker:
         )
         self._recording = self.runtime.record()
 
+    def close(self) -> None:
+        """Leave all channels and end the threads behind them."""
+        self.runtime.close()
+
     def run(self, states: Sequence[TrainingState | None]) -> list[Observation]:
         """Do one step for each of `states`, taking each over first that is not None."""
         return [self._step(step, state) for step, state in enumerate(states)]
