@@ -43,7 +43,9 @@ class _DriverShell:
             store = StoreServer(plan.host)
             train, evaluation = compile_for(plan.config)
             write_programs(Path(plan.run_dir) / "programs", train, evaluation)
-            self._crew = RayCrew(assignments(plan, train, evaluation, store.port))
+            self._crew = RayCrew(
+                assignments(plan, train, evaluation, store.port), plan.gpus_per_worker
+            )
             if self._stop_requested:
                 self._crew.request_stop()
 

@@ -54,14 +54,14 @@ def died(worker: str, reason: str) -> WorkerFailure:
     return WorkerFailure(
         worker=worker,
         kind=FailureKind.DIED,
-        message=f"{worker} died: its process is gone ({_exit_detail(reason)})",
+        message=f"{worker} died: its process is gone ({exit_detail(reason)})",
         details=reason,
         at_s=time.time(),
     )
 
 
-def _exit_detail(reason: str) -> str:
-    """The part of Ray's report that says how the process ended."""
+def exit_detail(reason: str) -> str:
+    """Return the part of Ray's report on a dead actor that says how its process ended."""
     for mark in ("Worker exit detail: ", "The actor is dead because "):
         _, found, rest = reason.partition(mark)
         if found:

@@ -20,6 +20,8 @@ class RunPlan:
     host: str
     """Address of this machine that workers and the store bind to."""
     threads_per_worker: int
+    gpus_per_worker: float = 0.0
+    """Share of a GPU, so that Ray shows each worker its own."""
     epoch: int = 0
     """Counts restarts of the workers; channels of different epochs never meet."""
 

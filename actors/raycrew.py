@@ -17,10 +17,13 @@ from disagmoe.schedule.layout import Side, Worker
 class RayCrew:
     """See Crew. The actors live as long as this object's process, or until `kill`."""
 
-    def __init__(self, assignments: Sequence[WorkerAssignment]) -> None:
-        """Create one actor per assignment."""
+    def __init__(self, assignments: Sequence[WorkerAssignment], gpus_per_worker: float) -> None:
+        """Create one actor per assignment, each with its share of a GPU."""
         self._assignments = {item.worker: item for item in assignments}
-        self._actors = {name: _actor_class(name).remote() for name in self._assignments}
+        self._actors = {
+            name: _actor_class(name).options(num_gpus=gpus_per_worker).remote()
+            for name in self._assignments
+        }
         self._waiting: dict[Any, tuple[Call, str]] = {}
 
     @property

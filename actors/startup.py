@@ -16,6 +16,7 @@ from disagmoe.runtime.step import WorkerRuntime
 from disagmoe.schedule.layout import Side, Worker
 from disagmoe.transport.gloo import GlooTransport
 from disagmoe.transport.rendezvous import connect
+from disagmoe.transport.staged import StagedTransport
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
     config, cluster = assignment.config, assignment.config.cluster
     worker = Worker.parse(assignment.worker)
     device = torch.device(cluster.device)
-    transport = GlooTransport(
+    gloo = GlooTransport(
         assignment.worker,
         connect(assignment.host, assignment.store_port, cluster.start_timeout_s),
         epoch=assignment.epoch,
@@ -59,7 +60,7 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
         Context(config, assignment.train_programs.spec, worker, device),
         assignment.train_programs,
         assignment.eval_programs,
-        transport,
+        StagedTransport(gloo, device) if device.type == "cuda" else gloo,
         None if worker.group.side is Side.EXPERT else open_data(config),
     )
 

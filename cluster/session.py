@@ -6,18 +6,22 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+import torch
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from disagmoe.actors.driver import Driver
 from disagmoe.actors.events import Event, RunEnded
+from disagmoe.actors.failure import exit_detail
 from disagmoe.actors.messages import RunPlan
 from disagmoe.cluster.local import local_ray
-from disagmoe.cluster.threads import cores, threads_per_worker, worker_count
+from disagmoe.cluster.shares import cores, gpus_per_worker, threads_per_worker, worker_count
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import WorkerError
 
-_POLL_S = 1.0
+_POLL_S = 0.25
+"""Less than the second after which Ray looks for signals itself, and turns what a handler raises
+into something else."""
 _PING_AFTER_S = 30.0
 _ANSWER_S = 60.0
 
@@ -54,7 +58,7 @@ class Session:
         try:
             event: Event = ray.get(next(self._stream))
         except RayError as error:
-            raise WorkerError(f"the driver has died: {error}") from error
+            raise WorkerError(f"the driver has died: {exit_detail(str(error))}") from error
         except StopIteration:
             raise WorkerError("the driver has ended without an outcome") from None
         return event
@@ -67,7 +71,7 @@ class Session:
             ray.get(self._driver.ping.remote(), timeout=_ANSWER_S)
         except RayError as error:
             raise WorkerError(
-                f"the driver has not answered for {_ANSWER_S:g} s: {error}"
+                f"the driver has not answered for {_ANSWER_S:g} s: {exit_detail(str(error))}"
             ) from error
         return time.monotonic()
 
@@ -92,5 +96,11 @@ def local_session(config: RunConfig, run_dir: str) -> Iterator[Session]:
         driver = Driver.options(scheduling_strategy=here, **options).remote()
         yield Session(
             driver,
-            RunPlan(config=config, run_dir=run_dir, host=host, threads_per_worker=threads),
+            RunPlan(
+                config=config,
+                run_dir=run_dir,
+                host=host,
+                threads_per_worker=threads,
+                gpus_per_worker=gpus_per_worker(config, torch.cuda.device_count()),
+            ),
         )

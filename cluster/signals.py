@@ -22,12 +22,20 @@ def sigterm_raises() -> Iterator[None]:
         yield
         return
 
+    came = False
+
     def terminate(_: int, __: FrameType | None) -> None:
+        nonlocal came
+        came = True
         raise SystemExit(TERMINATED)
 
     signal.signal(signal.SIGTERM, terminate)
     try:
         yield
+    except SystemExit as error:
+        if came and error.code != TERMINATED:  # Ray raises one of its own for it
+            raise SystemExit(TERMINATED) from error
+        raise
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from disagmoe.actors.events import (
@@ -96,8 +96,10 @@ class Trainer:
             try:
                 self._follow(session.events(), tally, metrics)
             except (KeyboardInterrupt, SystemExit):
-                session.request_stop()
-                self._follow(session.events(for_s=STOP_GRACE_S), tally, metrics)
+                # a signal to the whole process group may have ended the driver as well
+                with suppress(WorkerError):
+                    session.request_stop()
+                    self._follow(session.events(for_s=STOP_GRACE_S), tally, metrics)
                 raise
 
     def _follow(self, events: Iterable[Event], tally: Tally, metrics: MetricsLog) -> None:

@@ -15,7 +15,7 @@ class ClusterConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes CUDA where the machine has it."""
     transport: Literal["auto", "gloo"] = "auto"
-    """Library that carries tensors: `gloo` on CPU."""
+    """Library that carries tensors: `gloo`, which copies those on CUDA through host memory."""
     threads_per_worker: int = Field(default=0, ge=0)
     """Compute threads of each worker; 0 divides the machine's cores among the workers."""
     step_timeout_s: float = Field(default=600.0, gt=0)

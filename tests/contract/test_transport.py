@@ -1,5 +1,5 @@
-"""One suite for all transports that need no GPU: every case on inproc, on gloo between threads, and
-on gloo between processes."""
+"""One suite for all transports that need no GPU: every case on inproc, plain and staged, on gloo
+between threads, and on gloo between processes."""
 
 import itertools
 import multiprocessing
@@ -18,6 +18,7 @@ from disagmoe.transport.collective import shard_bounds
 from disagmoe.transport.gloo import GlooTransport
 from disagmoe.transport.inproc import InprocHub
 from disagmoe.transport.rendezvous import StoreServer, connect
+from disagmoe.transport.staged import StagedTransport
 from tests.contract import transport_cases as cases
 from tests.contract.transport_cases import ATTENTION, EXPERTS, MESH, WORKERS, Case, Member, value
 
@@ -69,6 +70,7 @@ def epochs() -> Iterator[int]:
 @pytest.fixture(
     params=[
         "inproc",
+        "staged",
         pytest.param("gloo-threads", marks=pytest.mark.gloo),
         pytest.param("gloo-processes", marks=pytest.mark.gloo),
     ]
@@ -78,6 +80,13 @@ def run(request: pytest.FixtureRequest, epochs: Iterator[int]) -> Run:
 
     def on_inproc(case: Case, timeout_s: float = PATIENT_S) -> dict[str, Any]:
         return cases.run_threads(InprocHub(WORKERS, timeout_s).transport, case)
+
+    def on_staged(case: Case, timeout_s: float = PATIENT_S) -> dict[str, Any]:
+        hub = InprocHub(WORKERS, timeout_s)
+        # all tensors of the suite are on the CPU, so this stages every one of them
+        return cases.run_threads(
+            lambda name: StagedTransport(hub.transport(name), torch.device("cpu")), case
+        )
 
     def on_threads(case: Case, timeout_s: float = PATIENT_S) -> dict[str, Any]:
         port, epoch = request.getfixturevalue("server").port, next(epochs)
@@ -92,7 +101,12 @@ def run(request: pytest.FixtureRequest, epochs: Iterator[int]) -> Run:
         }
         return {name: future.result(PATIENT_S) for name, future in futures.items()}
 
-    runners = {"inproc": on_inproc, "gloo-threads": on_threads, "gloo-processes": on_processes}
+    runners = {
+        "inproc": on_inproc,
+        "staged": on_staged,
+        "gloo-threads": on_threads,
+        "gloo-processes": on_processes,
+    }
     return runners[request.param]
 
 

@@ -101,7 +101,7 @@ class Launched:
         """All of it so far."""
         return self._err.read_text()
 
-    def wait_for(self, pattern: str, timeout_s: float = 60) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout_s: float = 150) -> re.Match[str]:
         """Wait until stderr has `pattern`."""
         end = time.monotonic() + timeout_s
         while (match := re.search(pattern, self.stderr)) is None:
@@ -118,7 +118,7 @@ class Launched:
         """Wait until the workers have started; return the process of one."""
         return int(self.wait_for(rf"workers started .*{re.escape(worker)} (\d+)")[1])
 
-    def finish(self, timeout_s: float = 60) -> int:
+    def finish(self, timeout_s: float = 150) -> int:
         """Return the exit code."""
         return self.process.wait(timeout_s)
 

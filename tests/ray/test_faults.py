@@ -10,7 +10,7 @@ import pytest
 
 from disagmoe.api import Result
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
 LONG = ("--set", "train.steps=100000", "--set", "train.eval.every=0")
 
@@ -76,3 +76,16 @@ def test_sigterm_ends_the_run_while_it_starts(
     assert leftovers() == []
     result = Result.load(tmp_path / "run")
     assert (result.status, result.steps) == ("stopped", 0)
+
+
+def test_sigterm_to_all_processes_ends_the_run(
+    train: Callable, leftovers: Callable, tmp_path: Path
+) -> None:
+    run = train(*LONG, "--run-dir", tmp_path / "run")
+    run.wait_for("step 1/")
+    os.killpg(run.process.pid, signal.SIGTERM)
+    assert run.finish() == 143, run.stderr
+    assert leftovers() == []
+    result = Result.load(tmp_path / "run")
+    assert (result.status, result.first_error) == ("stopped", None)
+    assert result.steps >= 1

@@ -17,7 +17,7 @@ from disagmoe.data.source import PreparedSource
 from disagmoe.runtime.step import WorkerRuntime
 from disagmoe.runtime.threads import ThreadedRun
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).resolve().parents[2]
 GLOBAL = ("loss", "balance", "z", "grad_norm", "lr", "tokens", "valid_targets", "eval_loss")

@@ -150,6 +150,14 @@ def test_an_interrupt_lets_the_step_end_and_goes_on(
     assert not setting.session.open
 
 
+def test_a_driver_that_dies_of_the_same_signal_does_not_matter(setting: Setting) -> None:
+    trainer = setting.trainer(started(), step(0), SystemExit(143), WorkerError("driver is dead"))
+    with pytest.raises(SystemExit) as raised:
+        trainer.fit()
+    assert raised.value.code == 143
+    assert (setting.saved.status, setting.saved.first_error) == ("stopped", None)
+
+
 def test_a_second_interrupt_does_not_wait(setting: Setting) -> None:
     trainer = setting.trainer(started(), KeyboardInterrupt(), KeyboardInterrupt(), step(0))
     with pytest.raises(KeyboardInterrupt):

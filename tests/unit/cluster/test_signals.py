@@ -24,6 +24,22 @@ def test_sigterm_raises_inside_the_block_and_is_as_before_after_it() -> None:
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+def swallow_and_exit_otherwise() -> None:
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except SystemExit:
+        sys.exit(1)
+
+
+def test_the_exit_code_survives_a_library_that_exits_for_it() -> None:
+    with pytest.raises(SystemExit) as raised, sigterm_raises():
+        swallow_and_exit_otherwise()
+    assert raised.value.code == 143
+    with pytest.raises(SystemExit) as raised, sigterm_raises():
+        sys.exit(1)
+    assert raised.value.code == 1
+
+
 def test_a_handler_of_the_users_stays() -> None:
     came: list[int] = []
 
