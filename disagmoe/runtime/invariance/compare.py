@@ -58,15 +58,17 @@ class Differences:
 
 
 def number_difference(value: float, reference: float) -> float:
-    """Relative difference of two numbers; infinite when either is not a number."""
-    if math.isnan(value) or math.isnan(reference):
+    """Relative difference of two numbers; infinite when either is not finite."""
+    if not (math.isfinite(value) and math.isfinite(reference)):
         return math.inf
     return abs(value - reference) / max(abs(reference), _FLOOR)
 
 
 def tensor_difference(value: torch.Tensor, reference: torch.Tensor, scale: float) -> float:
-    """Relative difference of two tensors; `scale` is the global gradient norm, or 0."""
-    if value.shape != reference.shape or not bool(value.isfinite().all()):
+    """Relative difference of two tensors, infinite when either is not finite; `scale` is the global
+    gradient norm, or 0."""
+    finite = bool(value.isfinite().all()) and bool(reference.isfinite().all())
+    if value.shape != reference.shape or not finite:
         return math.inf
     difference = (value.double() - reference.double()).norm().item()
     size = max(reference.double().norm().item(), _FLOOR * scale)
@@ -122,7 +124,8 @@ def compare(
 
 
 def _flips(worker: Worker, seen: Observation, reference: ReferenceStep, config: RunConfig) -> int:
-    """Number of tokens of `worker` that went to other experts than in the reference."""
+    """Number of tokens of `worker` that went to other experts than in the reference, and of
+    decisions that it did not record."""
     parallel = config.parallel
     if worker.group.side is Side.EXPERT:
         return 0
@@ -130,7 +133,9 @@ def _flips(worker: Worker, seen: Observation, reference: ReferenceStep, config: 
     mine = ring_micro_batches(
         reference.batch, parallel.micro_batch_size, worker.ring, parallel.rings
     )
-    flips = 0
+    layers = range(worker.group.index, config.model.layers, parallel.groups)
+    decisions = {(layer, mb) for layer in layers for mb in range(len(mine))}
+    flips = len(decisions - seen.choices.keys())
     for (layer, mb), chosen_TK in seen.choices.items():
         if mine[mb].sequences == 0:
             continue

@@ -70,8 +70,8 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether every layout is."""
-        return all(outcome.ok for outcome in self.outcomes)
+        """Whether there are layouts and every one is."""
+        return bool(self.outcomes) and all(outcome.ok for outcome in self.outcomes)
 
     def as_json(self) -> dict[str, Any]:
         """The object that `disagmoe invariance --json` prints."""
