@@ -4,11 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from disagmoe.actors.messages import Call
-from disagmoe.config.cluster import ClusterConfig
+from disagmoe.config.cluster import FIRST_STEP_FACTOR, ClusterConfig
 from disagmoe.config.train import TrainConfig
-
-FIRST_STEP_FACTOR = 3.0
-"""The first step also fills allocators and warms up kernels."""
 
 
 def calls(train: TrainConfig) -> Iterator[Call]:

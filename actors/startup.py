@@ -53,7 +53,7 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
         connect(assignment.host, assignment.store_port, cluster.start_timeout_s),
         epoch=assignment.epoch,
         host=assignment.host,
-        timeout_s=cluster.step_timeout_s,
+        timeout_s=cluster.transfer_timeout_s,
         start_timeout_s=cluster.start_timeout_s,
     )
     return WorkerRuntime(

@@ -7,6 +7,10 @@ from pydantic import Field
 from disagmoe.config.base import Section
 
 
+FIRST_STEP_FACTOR = 3.0
+"""How much longer the first step may take: it also fills allocators and warms up kernels."""
+
+
 class ClusterConfig(Section):
     """Where workers run."""
 
@@ -22,3 +26,9 @@ class ClusterConfig(Section):
     """Longest time a transfer or a step may take before the run ends with a report."""
     start_timeout_s: float = Field(default=180.0, gt=0)
     """Longest time for workers to start, load weights and open their channels."""
+
+    @property
+    def transfer_timeout_s(self) -> float:
+        """Longest wait for one transfer. A receive is posted when its step begins, so it may last as
+        long as the longest step; the driver's deadline for the step comes first and reports."""
+        return FIRST_STEP_FACTOR * self.step_timeout_s

@@ -58,7 +58,7 @@ class WorkerRuntime:
         self._source = source
         self._transport = transport
         config = context.config
-        self._slots = SlotTable(config.cluster.step_timeout_s)
+        self._slots = SlotTable(config.cluster.transfer_timeout_s)
         self.stopwatch = Stopwatch()
         self.parameters = Parameters(
             local_tensors(config.model, context.layout, context.worker),
@@ -270,6 +270,9 @@ class WorkerRuntime:
             self.update.apply(
                 learning_rate(self._step, train), clip_scale(norm, train.optimizer.clip_norm)
             )
+            self.stopwatch.switch(Kind.SEND)
+            self.update.gather()
+            self.stopwatch.switch(Kind.OPTIMIZER)
         self.update.zero_grad()
 
 
