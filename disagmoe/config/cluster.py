@@ -6,7 +6,6 @@ from pydantic import Field
 
 from disagmoe.config.base import Section
 
-
 FIRST_STEP_FACTOR = 3.0
 """How much longer the first step may take: it also fills allocators and warms up kernels."""
 
@@ -23,12 +22,16 @@ class ClusterConfig(Section):
     threads_per_worker: int = Field(default=0, ge=0)
     """Compute threads of each worker; 0 divides the machine's cores among the workers."""
     step_timeout_s: float = Field(default=600.0, gt=0)
-    """Longest time a transfer or a step may take before the run ends with a report."""
+    """Longest time that a step may take before the run ends with a report; the first step may take
+    three times as long."""
     start_timeout_s: float = Field(default=180.0, gt=0)
     """Longest time for workers to start, load weights and open their channels."""
 
     @property
     def transfer_timeout_s(self) -> float:
-        """Longest wait for one transfer. A receive is posted when its step begins, so it may last as
-        long as the longest step; the driver's deadline for the step comes first and reports."""
+        """Longest wait for one transfer.
+
+        A receive is posted when its step begins, so it may last as long as the longest step; the
+        driver's deadline for the step comes first and reports.
+        """
         return FIRST_STEP_FACTOR * self.step_timeout_s
