@@ -102,7 +102,9 @@ class Interpreter:
     def _execute(self, instruction: Instruction, step_end: Mapping[Op, Callable[[], None]]) -> None:
         match instruction:
             case Compute():
-                self._stopwatch.switch(Kind.COMPUTE, self.instruction)
+                # a sum over workers is computed nowhere: its time is waiting for the others
+                waits = instruction.op is Op.REDUCE_COUNTS
+                self._stopwatch.switch(Kind.RECV_WAIT if waits else Kind.COMPUTE, self.instruction)
                 side = owner(instruction, self._context.layout).side
                 self._sides[side].compute(instruction)
             case Transfer():

@@ -75,8 +75,11 @@ class Update:
         return out
 
     def apply(self, lr: float, scale: float) -> None:
-        """Update the shards and send them to all replicas. All replicas call it together."""
+        """Update the values of this worker's shards."""
         self.optimizer.step(self._grads, lr, scale)
+
+    def gather(self) -> None:
+        """Give all replicas the values of all shards. All replicas call it together."""
         for held in self._replicas.values():
             held.gather_values()
 

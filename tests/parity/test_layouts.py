@@ -1,6 +1,7 @@
 """Whole steps of many layouts against one process: values, not shapes. All in fp64 unless said."""
 
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from disagmoe.data.batch import IGNORED, Batch
 from disagmoe.errors import DataError, WorkerError
 from disagmoe.model import names
 from disagmoe.runtime.invariance.fleet import ProcessFleet
+from disagmoe.runtime.step import WorkerRuntime
 from tests.unit.runtime import tiny as t
 from tests.unit.runtime.tiny import tiny
 
@@ -526,6 +528,60 @@ def test_bf16_routes_alike_and_has_the_same_loss(layout: str) -> None:
             assert torch.equal(chosen_TK[clear_T], routing.expert_TK[clear_T])
             compared += int(clear_T.sum())
     assert compared > 20
+
+
+# The end of a step
+
+
+@pytest.mark.parametrize("rings", [1, 2])
+def test_one_norm_over_both_sides(rings: int) -> None:
+    """Automodel#3816, DeepSpeed#8475: attention gradients of squared norm 25, held by two workers,
+    and expert gradients of 20 and 100 have the norm 12.0416; 13.0384 counts attention twice."""
+    config = tiny(
+        parallel__attention_workers=2,
+        parallel__expert_workers=2,
+        parallel__rings=rings,
+        train__optimizer__clip_norm=1.0,
+    )
+    squares = {"A0": 25.0, "F0.0": 20.0, "F0.1": 100.0}
+    summed: dict[str, float] = {}
+
+    def plant(name: str, runtime: WorkerRuntime) -> None:
+        """Give one element all of the gradient, each replica its part of it."""
+        kind = name.removeprefix("r1.")
+        replicas = 2 * rings if kind.startswith("A0") else rings
+        whole = squares.get(kind, squares["A0"]) ** 0.5
+        for segment in runtime.parameters.segments.values():
+            segment.flat_grad.zero_()[-1:] = whole / replicas
+        summed[name] = whole
+
+    with t.threads(config, [t.batch_of(config)]) as run:
+        for worker, runtime in run.workers.items():
+            reduce = runtime.update.reduce
+
+            def planted(
+                name: str = str(worker),
+                runtime: WorkerRuntime = runtime,
+                reduce: Callable[[], None] = reduce,
+            ) -> None:
+                plant(name, runtime)
+                reduce()
+
+            runtime.update.reduce = planted  # type: ignore[method-assign]
+        seen = t.step(run)
+        norms = {report.grad_norm for report in seen.reports.values()}
+        moments: dict[str, float] = {}
+        for worker, runtime in run.workers.items():
+            for state in runtime.update.optimizer.states.values():
+                largest = state.exp_avg.abs().max().item()
+                moments[str(worker)] = max(moments.get(str(worker), 0.0), largest)
+    (norm,) = norms
+    assert norm == pytest.approx(12.0416, abs=5e-5)
+    # all gradients are clipped by the same factor, 0.08305; beta1 is 0.9
+    for name, moment in moments.items():
+        if moment:
+            t.assert_close(moment / (0.1 * summed[name]), 1 / norm, 1e-12)
+    assert sum(moment > 0 for moment in moments.values()) == 3
 
 
 # Transport

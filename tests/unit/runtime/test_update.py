@@ -3,7 +3,8 @@ import torch
 from disagmoe.runtime.parameters import SegmentKind
 from disagmoe.runtime.step import WorkerRuntime
 from disagmoe.runtime.update import TrainingState
-from disagmoe.schedule.layout import Side
+from disagmoe.schedule.layout import Side, Worker
+from disagmoe.transport.faults import Delay
 from tests.unit.runtime.tiny import batch_of, step, threads, tiny, values_of
 
 LAYOUT = {
@@ -126,3 +127,14 @@ def test_bf16_values_are_rounded_from_fp32_masters_on_all_replicas() -> None:
                     assert torch.equal(master.bfloat16(), flat[piece.start : piece.stop])
                     masters[f"{worker.group} {piece.key}"] = master
     assert masters
+
+
+def test_waiting_for_other_shards_is_communication() -> None:
+    config = tiny(parallel__attention_workers=2)
+    with threads(config, [batch_of(config)]) as run:
+        # of the step's two posts among replicas, the second sends the updated values
+        run.hub.inject("A0.1", "attention0.replicas", 1, Delay(0.3))
+        reports = run.each(lambda runtime: runtime.run_step(0))
+    seconds = reports[Worker.parse("A0.0")].seconds
+    assert seconds["send"] >= 0.25
+    assert seconds["optimizer"] < 0.25
