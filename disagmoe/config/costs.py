@@ -27,6 +27,10 @@ class CostsConfig(Section):
     """The same in an evaluation, forward only."""
     experts_bwd: float = Field(default=2.0, ge=0)
     """Experts of one layer, backward."""
+    experts_dgrad: float = Field(default=1.0, ge=0)
+    """The part of it that others wait for; for `split_backward` only."""
+    experts_wgrad: float = Field(default=1.0, ge=0)
+    """The rest of it; for `split_backward` only."""
     attn_bwd: float = Field(default=2.0, ge=0)
     """Attention, norms and router of one layer, backward."""
     embed_bwd: float = Field(default=0.05, ge=0)

@@ -53,6 +53,10 @@ class ParallelConfig(Section):
     dedupe: Literal["rank", "none"] = "rank"
     """Rows on the wire: `rank` sends a token once to each expert worker, `none` once to each of its
     experts (for comparison)."""
+    split_backward: bool = False
+    """Whether experts send the gradients of their rows first and compute those of their parameters
+    later, where they would wait otherwise; shortens the end of a step, and keeps activations for
+    longer."""
     costs: CostsConfig = CostsConfig()
     """What the schedule takes ops and transfers to cost."""
 

@@ -3,6 +3,7 @@
 Letters: R rows, P pairs of (row, expert), D hidden, E local experts, F expert width.
 """
 
+from dataclasses import dataclass
 from typing import Literal, assert_never
 
 import torch
@@ -19,6 +20,14 @@ _GROUPED_TYPES = {
     "cpu": frozenset({torch.float32, torch.bfloat16, torch.float16}),
     "cuda": frozenset({torch.bfloat16}),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What came of a stack of weights: one output, or one per expert; all its gradient needs."""
+
+    weight: torch.Tensor
+    outputs: tuple[torch.Tensor, ...]
 
 
 def grouped_gemm_fits(weight_ENK: torch.Tensor) -> bool:
@@ -56,14 +65,31 @@ def experts_forward(
     gradients. `auto` takes the grouped GEMM where it fits, else a loop over experts. Raises
     ConfigError when `grouped` is asked for where it does not fit.
     """
+    return experts_products(
+        params, rows_RD, row_of_pair_P, expert_of_pair_P, gate_P, backend=backend
+    )[0]
+
+
+def experts_products(
+    params: ExpertParams,
+    rows_RD: torch.Tensor,
+    row_of_pair_P: torch.Tensor,
+    expert_of_pair_P: torch.Tensor,
+    gate_P: torch.Tensor,
+    *,
+    backend: Backend = "auto",
+) -> tuple[torch.Tensor, tuple[Product, Product]]:
+    """The same as `experts_forward`, and the products with both stacks: gate and up, then down."""
     experts = params.down_EDF.shape[0]
     plan = PairPlan.of(row_of_pair_P, expert_of_pair_P, rows=rows_RD.shape[0], experts=experts)
     x_PD = gather_pairs(rows_RD, plan)
     if _use_grouped(params, backend) and x_PD.shape[0] > 0:
-        y_PD = _grouped_swiglu(params, x_PD, plan.counts_E)
+        products = _grouped_swiglu(params, x_PD, plan.counts_E)
     else:
-        y_PD = _looped_swiglu(params, x_PD, plan.counts_E)
-    return combine_pairs(y_PD, gate_P, plan)
+        products = _looped_swiglu(params, x_PD, plan.counts_E)
+    outputs = products[1].outputs
+    y_PD = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return combine_pairs(y_PD, gate_P, plan), products
 
 
 def _use_grouped(params: ExpertParams, backend: Backend) -> bool:
@@ -87,24 +113,23 @@ def _use_grouped(params: ExpertParams, backend: Backend) -> bool:
 
 def _grouped_swiglu(
     params: ExpertParams, x_PD: torch.Tensor, counts_E: torch.Tensor
-) -> torch.Tensor:
+) -> tuple[Product, Product]:
     ends_E = counts_E.cumsum(0).to(torch.int32)
     gate_up_PG = F.grouped_mm(x_PD, params.gate_up_EGD.transpose(1, 2), offs=ends_E)
-    return F.grouped_mm(_swiglu(gate_up_PG), params.down_EDF.transpose(1, 2), offs=ends_E)
+    y_PD = F.grouped_mm(_swiglu(gate_up_PG), params.down_EDF.transpose(1, 2), offs=ends_E)
+    return Product(params.gate_up_EGD, (gate_up_PG,)), Product(params.down_EDF, (y_PD,))
 
 
 def _looped_swiglu(
     params: ExpertParams, x_PD: torch.Tensor, counts_E: torch.Tensor
-) -> torch.Tensor:
+) -> tuple[Product, Product]:
     # unbind, not indexing: its gradient is one stack instead of E full-size zero tensors.
-    chunks = zip(
-        torch.split(x_PD, counts_E.tolist()),
-        params.gate_up_EGD.unbind(),
-        params.down_EDF.unbind(),
-        strict=True,
-    )
-    outputs = [F.linear(_swiglu(F.linear(x, gate_up)), down) for x, gate_up, down in chunks]
-    return torch.cat(outputs)
+    xs = torch.split(x_PD, counts_E.tolist())
+    gates_ups = zip(xs, params.gate_up_EGD.unbind(), strict=True)
+    gate_up = tuple(F.linear(x, weight) for x, weight in gates_ups)
+    downs = zip(gate_up, params.down_EDF.unbind(), strict=True)
+    y = tuple(F.linear(_swiglu(gate_up_PG), weight) for gate_up_PG, weight in downs)
+    return Product(params.gate_up_EGD, gate_up), Product(params.down_EDF, y)
 
 
 def _swiglu(gate_up_PG: torch.Tensor) -> torch.Tensor:

@@ -3,18 +3,19 @@
 Letters: D hidden, R rows, P pairs of a row and an expert.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from disagmoe.model import names
 from disagmoe.model.dispatch import join_rows
-from disagmoe.model.experts import experts_forward
+from disagmoe.model.experts import Product, experts_products
 from disagmoe.model.norm import rms_norm
 from disagmoe.model.params import ExpertParams
 from disagmoe.model.partition import down_name, gate_up_name
 from disagmoe.model.precision import wide
+from disagmoe.model.weight_grads import Pending, input_grads, weight_grads
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.parameters import Parameters
 from disagmoe.runtime.side import Counts
@@ -34,6 +35,17 @@ class Saved:
     rows: tuple[int, ...]
     """Rows of each source."""
     pairs: tuple[int, ...]
+    products: tuple[Product, ...]
+    """Products with weights; empty unless the backward comes in two parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """What the first part of a split backward leaves to the second."""
+
+    pending: tuple[Pending, ...]
+    dnorm: tuple[torch.Tensor, ...]
+    """Gradient of the norm that is shared with the attention, if there is one."""
 
 
 class ExpertSide:
@@ -60,6 +72,10 @@ class ExpertSide:
                 self._forward(instruction.layer, instruction.mb)
             case Op.EXPERTS_BWD:
                 self._backward(instruction.layer, instruction.mb)
+            case Op.EXPERTS_DGRAD:
+                self._input_backward(instruction.layer, instruction.mb)
+            case Op.EXPERTS_WGRAD:
+                self._weight_backward(instruction.layer, instruction.mb)
             case _:
                 raise AssertionError(f"{instruction} is not for an expert worker")
 
@@ -92,22 +108,22 @@ class ExpertSide:
             rows_RD = _join([part["rows_RD"] for part in parts]).requires_grad_(self._training)
             gate_P = _join([part["gate_P"] for part in parts]).requires_grad_(self._training)
             n_RD = self._normalised(layer, rows_RD)
-            out_RD = experts_forward(params, n_RD, row_P, expert_P, gate_P)
+            out_RD, products = experts_products(params, n_RD, row_P, expert_P, gate_P)
             if self._context.layout.fused_residual:
                 out_RD = _add_home(out_RD, rows_RD, _join([part["home_R"] for part in parts]))
         tokens = [part.get("token_R") for part in parts]
         outgoing = self._pack_outputs(layer, out_RD.detach(), rows, tokens)
         self._slots.put(_slot(SlotKind.OUTPUTS, layer, mb), outgoing)
         if self._training:
-            saved = Saved(rows_RD, gate_P, out_RD, rows, pairs)
+            kept = products if self._context.config.parallel.split_backward else ()
+            saved = Saved(rows_RD, gate_P, out_RD, rows, pairs, kept)
             self._slots.put(_slot(SlotKind.SAVED, layer, mb), saved)
 
     def _normalised(self, layer: int, rows_RD: torch.Tensor) -> torch.Tensor:
         """What the experts take: the rows, or with a fused residual their norm."""
-        if not self._context.layout.fused_residual:
-            return rows_RD
-        weight = self._parameters.values[names.attention_name(layer, "moe_norm")]
-        return rms_norm(rows_RD, weight, self._context.config.model.norm_eps)
+        norm = self._norm(layer)
+        eps = self._context.config.model.norm_eps
+        return rms_norm(rows_RD, norm[0], eps) if norm else rows_RD
 
     def _pack_outputs(
         self,
@@ -131,19 +147,48 @@ class ExpertSide:
         return Outgoing(buffers, counts)
 
     def _backward(self, layer: int, mb: int) -> None:
-        saved = self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
+        saved, dout_RD = self._saved(layer, mb), self._dout(layer, mb)
+        own = [self._parameters.values[name] for name in _own(layer)]
+        inputs = [saved.rows_RD, saved.gate_P, *own, *self._norm(layer)]
+        drows_RD, dgate_P, *dparams = torch.autograd.grad(saved.out_RD, inputs, dout_RD)
+        self._accumulate(layer, dparams[: len(own)], dparams[len(own) :])
+        self._pack_drows(layer, mb, saved, drows_RD, dgate_P)
+
+    def _input_backward(self, layer: int, mb: int) -> None:
+        saved, dout_RD = self._saved(layer, mb), self._dout(layer, mb)
+        inputs = [saved.rows_RD, saved.gate_P, *self._norm(layer)]
+        grads, pending = input_grads(saved.out_RD, inputs, saved.products, dout_RD)
+        drows_RD, dgate_P, *dnorm = grads
+        self._slots.put(_slot(SlotKind.DSAVED, layer, mb), Later(pending, tuple(dnorm)))
+        self._pack_drows(layer, mb, saved, drows_RD, dgate_P)
+
+    def _weight_backward(self, layer: int, mb: int) -> None:
+        later = self._slots.get(_slot(SlotKind.DSAVED, layer, mb), Later)
+        self._accumulate(layer, weight_grads(later.pending), later.dnorm)
+
+    def _saved(self, layer: int, mb: int) -> Saved:
+        return self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
+
+    def _dout(self, layer: int, mb: int) -> torch.Tensor:
         incoming = self._slots.get(_slot(SlotKind.DOUTPUTS, layer, mb), Incoming)
-        dout_RD = _join([incoming.views[peer]["rows_RD"] for peer in self._attention(layer + 1)])
-        own = [gate_up_name(layer), down_name(layer)]
-        inputs = [saved.rows_RD, saved.gate_P, *(self._parameters.values[name] for name in own)]
-        if self._context.layout.fused_residual:
-            norm = names.attention_name(layer, "moe_norm")
-            inputs.append(self._parameters.values[norm])
-            drows_RD, dgate_P, *dparams, dnorm = torch.autograd.grad(saved.out_RD, inputs, dout_RD)
-            self._parameters.second_grad(norm).add_(dnorm)
-        else:
-            drows_RD, dgate_P, *dparams = torch.autograd.grad(saved.out_RD, inputs, dout_RD)
-        self._parameters.accumulate(own, dparams)
+        return _join([incoming.views[peer]["rows_RD"] for peer in self._attention(layer + 1)])
+
+    def _norm(self, layer: int) -> list[torch.Tensor]:
+        """The norm that this side shares with the attention, if it does."""
+        if not self._context.layout.fused_residual:
+            return []
+        return [self._parameters.values[_norm_name(layer)]]
+
+    def _accumulate(
+        self, layer: int, dparams: Sequence[torch.Tensor], dnorm: Sequence[torch.Tensor]
+    ) -> None:
+        self._parameters.accumulate(_own(layer), dparams)
+        for dnorm_D in dnorm:
+            self._parameters.second_grad(_norm_name(layer)).add_(dnorm_D)
+
+    def _pack_drows(
+        self, layer: int, mb: int, saved: Saved, drows_RD: torch.Tensor, dgate_P: torch.Tensor
+    ) -> None:
         buffers, counts = {}, {}
         parts = zip(
             self._attention(layer),
@@ -166,6 +211,15 @@ def _add_home(out_RD: torch.Tensor, rows_RD: torch.Tensor, home_R: torch.Tensor)
     exact = wide(out_RD.dtype)
     kept_RD = rows_RD.to(exact) * home_R.to(exact)[:, None]
     return (out_RD.to(exact) + kept_RD).to(out_RD.dtype)
+
+
+def _own(layer: int) -> tuple[str, str]:
+    """The stacks of a layer."""
+    return gate_up_name(layer), down_name(layer)
+
+
+def _norm_name(layer: int) -> str:
+    return names.attention_name(layer, "moe_norm")
 
 
 def _slot(kind: SlotKind, layer: int, mb: int) -> Slot:

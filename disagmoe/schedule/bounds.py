@@ -111,8 +111,8 @@ def _heads(chain: tuple[Place, ...]) -> list[float]:
         end = heads[at] + place.time
         for wire in place.wires:
             heads[wire.reader] = max(heads[wire.reader], end + wire.time)
-        for following in place.following:
-            heads[following] = max(heads[following], end)
+        if place.following is not None:
+            heads[place.following] = max(heads[place.following], end)
     return heads
 
 
@@ -121,7 +121,8 @@ def _tails(chain: tuple[Place, ...]) -> list[float]:
     for at in reversed(range(len(chain))):
         place = chain[at]
         after = [wire.time + chain[wire.reader].time + tails[wire.reader] for wire in place.wires]
-        after += [chain[following].time + tails[following] for following in place.following]
+        if place.following is not None:
+            after.append(chain[place.following].time + tails[place.following])
         tails[at] = max(after, default=0.0)
     return tails
 
@@ -133,7 +134,10 @@ def _beginning(chain: tuple[Place, ...]) -> int:
 
 def _ending(chain: tuple[Place, ...]) -> int:
     """How many ops stand at the end without a transfer between them."""
-    return next(at for at, place in enumerate(reversed(chain)) if place.wires)
+    at = len(chain) - 1
+    while chain[at - 1].following == at:
+        at -= 1
+    return len(chain) - at
 
 
 def work_bound(uses: tuple[Use, ...], micro_batches: int) -> float:
@@ -183,7 +187,7 @@ def in_flight_bound(paths: Paths, in_flight: int) -> Bound:
         max(
             start.head
             + end.tail
-            + paths.micro_batches * (paths.length - start.head - end.tail) / depth
+            + paths.micro_batches * (end.head + end.time - start.head) / depth
             + (start.time + end.time) * (depth - 1) / 2
             for start in paths.first
             for end in paths.last

@@ -26,11 +26,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An op of a micro-batch's chain, and the transfers that carry its results onward. The next op
-    of the chain runs on the same group when there are none."""
+    """An op of a micro-batch's chain, the transfers that carry its results onward, and the op on
+    the same group that takes what stays."""
 
     compute: Compute
     sends: tuple[Send, ...] = ()
+    then: Compute | None = None
 
 
 def chain(spec: ProgramSpec, mb: int) -> tuple[Step, ...]:
@@ -42,7 +43,7 @@ def _chain(spec: ProgramSpec, mb: int) -> Iterator[Step]:
     layout = spec.layout
     layers = layout.layers
     head = Compute(Op.HEAD if spec.training else Op.HEAD_EVAL, None, mb)
-    yield Step(Compute(Op.EMBED, None, mb))
+    yield Step(Compute(Op.EMBED, None, mb), then=Compute(Op.ATTN_FWD, 0, mb))
     for layer in range(layers):
         experts = Compute(Op.EXPERTS_FWD, layer, mb)
         following = Compute(Op.ATTN_FWD, layer + 1, mb) if layer + 1 < layers else head
@@ -55,19 +56,29 @@ def _chain(spec: ProgramSpec, mb: int) -> Iterator[Step]:
         yield Step(head)
         return
     yield Step(head, _gradients(spec, layers - 1, mb))
+    last = Compute(Op.EMBED_BWD, None, mb)
     for layer in reversed(range(layers)):
         attention = Compute(Op.ATTN_BWD, layer, mb)
         rows = Send(TransferKey(layout.dispatch_grad(layer), layer, mb), attention)
-        yield Step(Compute(Op.EXPERTS_BWD, layer, mb), (rows,))
-        yield Step(attention, _gradients(spec, layer - 1, mb) if layer else ())
-    yield Step(Compute(Op.EMBED_BWD, None, mb))
+        if spec.split_backward:
+            weights = Compute(Op.EXPERTS_WGRAD, layer, mb)
+            yield Step(Compute(Op.EXPERTS_DGRAD, layer, mb), (rows,), weights)
+            yield Step(weights)
+        else:
+            yield Step(Compute(Op.EXPERTS_BWD, layer, mb), (rows,))
+        if layer:
+            yield Step(attention, _gradients(spec, layer - 1, mb))
+        else:
+            yield Step(attention, then=last)
+    yield Step(last)
 
 
 def _gradients(spec: ProgramSpec, layer: int, mb: int) -> tuple[Send, ...]:
     """What the head or the attention after `layer` sends back into it."""
     layout = spec.layout
     outputs = TransferKey(layout.combine_grad(layer), layer, mb)
-    sends = (Send(outputs, Compute(Op.EXPERTS_BWD, layer, mb)),)
+    op = Op.EXPERTS_DGRAD if spec.split_backward else Op.EXPERTS_BWD
+    sends = (Send(outputs, Compute(op, layer, mb)),)
     if not layout.direct_residual:
         return sends
     residual = TransferKey(layout.residual_grad(layer), layer, mb)
@@ -96,8 +107,8 @@ class Place:
     """Which of `layout.all_groups` executes it."""
     time: float
     wires: tuple[Wire, ...]
-    following: tuple[int, ...]
-    """Places on the same group that wait for it."""
+    following: int | None
+    """Place on the same group that waits for it."""
     inputs: int
     """Transfers and ops of the same micro-batch that it waits for."""
     sums: bool
@@ -114,12 +125,10 @@ def places(spec: ProgramSpec, costs: OpCosts) -> tuple[Place, ...]:
     def group_of(role: Group) -> int:
         return number[layout.host(role)]
 
-    following = [() if step.sends else (place + 1,) for place, step in enumerate(steps)]
-    following[-1] = ()
     inputs = [0] * len(steps)
-    for place, step in enumerate(steps):
-        for reader in (*(place_of[send.reader] for send in step.sends), *following[place]):
-            inputs[reader] += 1
+    for step in steps:
+        for reader in (*(send.reader for send in step.sends), *([step.then] if step.then else ())):
+            inputs[place_of[reader]] += 1
     return tuple(
         Place(
             compute=step.compute,
@@ -135,7 +144,7 @@ def places(spec: ProgramSpec, costs: OpCosts) -> tuple[Place, ...]:
                 )
                 for send in step.sends
             ),
-            following=following[place],
+            following=None if step.then is None else place_of[step.then],
             inputs=inputs[place],
             sums=step.compute.op in SUMMING_OPS,
         )

@@ -26,6 +26,8 @@ class OpCosts:
     head: float = 1.0
     head_eval: float = 0.4
     experts_bwd: float = 2.0
+    experts_dgrad: float = 1.0
+    experts_wgrad: float = 1.0
     attn_bwd: float = 2.0
     embed_bwd: float = 0.05
     rows: float = 0.5

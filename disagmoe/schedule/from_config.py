@@ -65,6 +65,7 @@ def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
         layout=layout,
         micro_batches=count,
         training=training,
+        split_backward=training and parallel.split_backward,
         reduce_counts=training and loss.aux_coef > 0 and loss.aux_scope == "micro_batch",
     )
     in_flight = min(parallel.in_flight, count)

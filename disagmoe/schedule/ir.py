@@ -21,6 +21,8 @@ class Op(StrEnum):
     HEAD = "head"
     HEAD_EVAL = "head_eval"
     EXPERTS_BWD = "experts_bwd"
+    EXPERTS_DGRAD = "experts_dgrad"
+    EXPERTS_WGRAD = "experts_wgrad"
     ATTN_BWD = "attn_bwd"
     EMBED_BWD = "embed_bwd"
     REDUCE_COUNTS = "reduce_counts"
@@ -37,12 +39,13 @@ class Op(StrEnum):
     UPDATE = "update"
 
 
-LAYER_OPS = frozenset({Op.ATTN_FWD, Op.EXPERTS_FWD, Op.EXPERTS_BWD, Op.ATTN_BWD, Op.REDUCE_COUNTS})
+EXPERT_OPS = frozenset({Op.EXPERTS_FWD, Op.EXPERTS_BWD, Op.EXPERTS_DGRAD, Op.EXPERTS_WGRAD})
+LAYER_OPS = EXPERT_OPS | {Op.ATTN_FWD, Op.ATTN_BWD, Op.REDUCE_COUNTS}
 EDGE_OPS = frozenset({Op.EMBED, Op.HEAD, Op.HEAD_EVAL, Op.EMBED_BWD})
 COMPUTE_OPS = LAYER_OPS | EDGE_OPS
 STEP_OPS = (Op.REDUCE_GRADS, Op.REDUCE_WORLD, Op.UPDATE)
-BACKWARD_OPS = frozenset({Op.HEAD, Op.EXPERTS_BWD, Op.ATTN_BWD, Op.EMBED_BWD})
-SUMMING_OPS = BACKWARD_OPS | {Op.HEAD_EVAL}
+BACKWARD_OPS = (EXPERT_OPS - {Op.EXPERTS_FWD}) | {Op.HEAD, Op.ATTN_BWD, Op.EMBED_BWD}
+SUMMING_OPS = (BACKWARD_OPS - {Op.EXPERTS_DGRAD}) | {Op.HEAD_EVAL}
 """Ops that add to a gradient or to the loss; each meets the micro-batches in ascending order, since
 a sum of floats depends on its order."""
 POST_OPS = frozenset({Op.POST_SEND, Op.POST_RECV, Op.EXCHANGE})
@@ -61,6 +64,7 @@ class SlotKind(StrEnum):
     COUNTS = "counts"
     DOUTPUTS = "doutputs"
     DROWS = "drows"
+    DSAVED = "dsaved"
     DRESIDUAL = "dresidual"
     DHIDDEN = "dhidden"
 
@@ -201,6 +205,9 @@ class ProgramSpec:
     reduce_counts: bool = False
     """Whether expert counts are summed over an attention group (aux loss of a micro-batch); an
     evaluation has no aux loss and sums none."""
+    split_backward: bool = False
+    """Whether the experts' backward is two ops: gradients of the rows, which others wait for, and
+    gradients of the parameters, which may come later."""
 
     def __post_init__(self) -> None:
         if self.micro_batches < 1:
@@ -275,7 +282,7 @@ def effects(instruction: Instruction, group: Group, spec: ProgramSpec) -> Effect
 
 def _compute_effects(compute: Compute, spec: ProgramSpec) -> Effects:
     layer = spec.layout.layers if compute.layer is None else compute.layer
-    if compute.op in (Op.EXPERTS_FWD, Op.EXPERTS_BWD):
+    if compute.op in EXPERT_OPS:
         return _expert_effects(compute.op, layer, compute.mb, spec)
     if compute.op in BACKWARD_OPS:
         return _backward_effects(compute.op, layer, compute.mb, spec)
@@ -287,9 +294,18 @@ def _expert_effects(op: Op, layer: int, mb: int, spec: ProgramSpec) -> Effects:
         return Slot(Side.EXPERT, kind, layer, mb)
 
     saved = (slot(SlotKind.SAVED),) if spec.training else ()
-    if op is Op.EXPERTS_FWD:
-        return Effects((slot(SlotKind.ROWS),), (slot(SlotKind.OUTPUTS), *saved))
-    return Effects((slot(SlotKind.DOUTPUTS), *saved), (slot(SlotKind.DROWS),))
+    gradients = (slot(SlotKind.DOUTPUTS), *saved)
+    match op:
+        case Op.EXPERTS_FWD:
+            return Effects((slot(SlotKind.ROWS),), (slot(SlotKind.OUTPUTS), *saved))
+        case Op.EXPERTS_BWD:
+            return Effects(gradients, (slot(SlotKind.DROWS),))
+        case Op.EXPERTS_DGRAD:
+            return Effects(gradients, (slot(SlotKind.DROWS), slot(SlotKind.DSAVED)))
+        case Op.EXPERTS_WGRAD:
+            return Effects((*saved, slot(SlotKind.DSAVED)))
+        case _:
+            raise AssertionError(op)
 
 
 def _forward_effects(op: Op, layer: int, mb: int, spec: ProgramSpec) -> Effects:
@@ -361,7 +377,7 @@ def owner(compute: Compute, layout: Layout) -> Group:
             return layout.embedding
         case Op.HEAD | Op.HEAD_EVAL:
             return layout.head
-        case Op.EXPERTS_FWD | Op.EXPERTS_BWD:
+        case Op.EXPERTS_FWD | Op.EXPERTS_BWD | Op.EXPERTS_DGRAD | Op.EXPERTS_WGRAD:
             assert compute.layer is not None
             return layout.experts(compute.layer)
         case _:

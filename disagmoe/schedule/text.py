@@ -39,8 +39,9 @@ _HEADER = (
     "micro_batches",
     "training",
     "reduce_counts",
+    "split_backward",
 )
-_FLAGS = ("fused_residual", "colocated", "training", "reduce_counts")
+_FLAGS = ("fused_residual", "colocated", "training", "reduce_counts", "split_backward")
 
 
 def write_program(program: Program, spec: ProgramSpec) -> str:
@@ -58,6 +59,7 @@ def write_program(program: Program, spec: ProgramSpec) -> str:
         spec.micro_batches,
         int(spec.training),
         int(spec.reduce_counts),
+        int(spec.split_backward),
     )
     header = [f"{key} {value}" for key, value in zip(_HEADER, values, strict=True)]
     body = [str(instruction) for instruction in program.instructions]
@@ -123,6 +125,7 @@ def _spec(values: dict[str, int]) -> ProgramSpec:
         micro_batches=values["micro_batches"],
         training=bool(values["training"]),
         reduce_counts=bool(values["reduce_counts"]),
+        split_backward=bool(values["split_backward"]),
     )
 
 

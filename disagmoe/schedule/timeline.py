@@ -118,6 +118,7 @@ class _Simulation:
         self._events: list[tuple[float, int, int | _Parcel]] = []
         self._sequence = 0
         self._admitted = 0
+        self._left = [self._length] * spec.micro_batches  # ops of each micro-batch
         first = [place.inputs for place in self._places]
         first[0] += 1  # its admission
         later = [n + place.sums for n, place in zip(first, self._places, strict=True)]
@@ -177,9 +178,10 @@ class _Simulation:
             self._out_free[wire.source] = parcel.start + wire.time
             self._occupied[wire.source] += self._exposes(wire)
             self._at(parcel.start, parcel)
-        for following in place.following:
-            self._satisfy(op - at + following)
-        if at == self._length - 1:
+        if place.following is not None:
+            self._satisfy(op - at + place.following)
+        self._left[mb] -= 1
+        if self._left[mb] == 0:
             self._admit()
         if place.sums and mb + 1 < self._micro_batches:
             self._satisfy(op + self._length)

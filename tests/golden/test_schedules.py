@@ -29,6 +29,7 @@ PROGRAMS = {
     "one-group": (spec(2, 1, 3, reduce_counts=True), "af_pipe", 2),
     "two-groups-direct": (spec(3, 2, 2), "af_pipe", 2),
     "two-groups-fused": (spec(2, 2, 2, fused=True), "af_pipe", 2),
+    "split-backward": (spec(2, 1, 2, split_backward=True), "af_pipe", 2),
     "evaluation": (spec(2, 2, 2, training=False), "af_pipe", 2),
     "ep-1f1b": (spec(2, 1, 2, colocated=True, reduce_counts=True), "ep_1f1b", 1),
     "ep-overlap": (spec(2, 1, 2, colocated=True), "ep_overlap", 2),

@@ -68,6 +68,7 @@ def specs(draw: st.DrawFn) -> ProgramSpec:
         micro_batches=draw(st.integers(1, 5)),
         training=draw(st.booleans()),
         reduce_counts=draw(st.booleans()),
+        split_backward=draw(st.booleans()),
     )
 
 

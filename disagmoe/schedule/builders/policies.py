@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from disagmoe.schedule.bounds import Paths, paths_of
 from disagmoe.schedule.costs import OpCosts
-from disagmoe.schedule.ir import BACKWARD_OPS, Compute, ProgramSpec
+from disagmoe.schedule.ir import BACKWARD_OPS, Compute, Op, ProgramSpec
 from disagmoe.schedule.timeline import Policy, Timeline, simulate
 
 PACES = (0.1, 0.25, 0.4, 0.7)
@@ -51,8 +51,25 @@ def ends_first(paths: Paths) -> Policy:
     return rank
 
 
+def weights_last(policy: Policy) -> Policy:
+    """`policy`, but gradients of parameters only where a group would be idle: nobody waits for
+    them, though they do keep their micro-batch in flight."""
+
+    def rank(compute: Compute) -> tuple[float, ...]:
+        return (compute.op is Op.EXPERTS_WGRAD, *policy(compute))
+
+    return rank
+
+
 def policies(spec: ProgramSpec, costs: OpCosts, in_flight: int) -> Iterator[Policy]:
     """All orders that are worth a try."""
+    for policy in _orders(spec, costs, in_flight):
+        yield policy
+        if spec.split_backward:
+            yield weights_last(policy)
+
+
+def _orders(spec: ProgramSpec, costs: OpCosts, in_flight: int) -> Iterator[Policy]:
     paths = paths_of(spec, costs)
     # micro-batches leave the ring in this rhythm at best
     period = max(paths.length / in_flight, *(paths.work(name) for name in paths.uses))

@@ -1,6 +1,7 @@
 """How near the schedules of `af_pipe` come to what no schedule can beat."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -44,8 +45,8 @@ def test_one_group_is_within_5_percent(transfer, in_flight):
 @pytest.mark.parametrize(("transfer", "at_most"), [(1.25, 1.10), (1.5, 1.18)])
 def test_one_group_with_a_network_as_busy_as_compute(transfer, at_most):
     """Per micro-batch and layer a way carries 2 transfers, 2.5 to 3, and attention computes 3. All
-    resources are critical at once, and the work of none can be done while the others fill: in the
-    first forwards compute waits for the network, in the last backwards the network for compute."""
+    resources are critical at once: in the first forwards compute waits for the network, in the last
+    backwards the network for compute. The bound knows of neither."""
     for ratio in RATIOS:
         for layers, micro_batches in ((4, 8), (10, 16)):
             what = ProgramSpec(layout=Layout(layers=layers), micro_batches=micro_batches)
@@ -105,3 +106,41 @@ def test_overlapped_expert_parallelism_is_searched_as_hard():
     layout = Layout(layers=8, colocated=True)
     what = ProgramSpec(layout=layout, micro_batches=8)
     assert gap(what, OpCosts(), 2, ep_overlap) <= 1.05
+
+
+def split(what):
+    return replace(what, split_backward=True)
+
+
+@pytest.mark.parametrize(
+    ("layers", "groups", "micro_batches", "ratio", "share"),
+    [(16, 4, 24, 2.0, 0.95), (16, 4, 24, 1.0, 0.96), (16, 8, 48, 1.0, 0.95)],
+)
+def test_a_split_backward_shortens_fill_and_drain(layers, groups, micro_batches, ratio, share):
+    """The gradient of the rows goes on at once, and what nobody waits for fills the idle time."""
+    layout = Layout(layers=layers, groups=groups, fused_residual=True)
+    what = ProgramSpec(layout=layout, micro_batches=micro_batches)
+    costs = replace(op_costs(ratio, 0.5), experts_dgrad=ratio, experts_wgrad=ratio)
+    depth = math.ceil(1.5 * 2 * groups * 1.5)
+    whole, apart = af_pipe(what, costs, depth), af_pipe(split(what), costs, depth)
+    assert apart.makespan <= share * whole.makespan
+    # no work is saved, only waiting
+    for group in layout.all_groups:
+        assert apart.busy(group) == pytest.approx(whole.busy(group))
+
+
+def test_a_split_backward_without_bubbles_changes_little():
+    what = ProgramSpec(layout=Layout(layers=8), micro_batches=8)
+    whole, apart = (af_pipe(one, OpCosts(), 5).makespan for one in (what, split(what)))
+    assert 0.98 * whole <= apart <= whole
+
+
+def test_weight_gradients_come_late_and_in_order():
+    layout = Layout(layers=4, groups=2, fused_residual=True)
+    what = split(ProgramSpec(layout=layout, micro_batches=6))
+    spans = {str(span.compute): span for span in af_pipe(what, OpCosts(), 6).spans}
+    for layer in range(4):
+        starts = [spans[f"experts_wgrad L{layer} m{mb}"].start for mb in range(6)]
+        assert starts == sorted(starts)
+        for mb, start in enumerate(starts):
+            assert start >= spans[f"experts_dgrad L{layer} m{mb}"].end

@@ -109,6 +109,7 @@ def specs(draw: st.DrawFn) -> ProgramSpec:
         draw(st.integers(1, 6)),
         colocated=draw(st.booleans()),
         training=draw(st.booleans()),
+        split_backward=draw(st.booleans()),
     )
 
 

@@ -61,6 +61,12 @@ def test_every_op_is_of_one_kind():
         ("head_eval m0", "A.outputs L2 m0 A.residual L2 m0", ""),
         ("experts_bwd L2 m0", "F.doutputs L2 m0 F.saved L2 m0", "F.drows L2 m0"),
         (
+            "experts_dgrad L2 m0",
+            "F.doutputs L2 m0 F.saved L2 m0",
+            "F.drows L2 m0 F.dsaved L2 m0",
+        ),
+        ("experts_wgrad L2 m0", "F.saved L2 m0 F.dsaved L2 m0", ""),
+        (
             "attn_bwd L2 m0",
             "A.drows L2 m0 A.dresidual L2 m0 A.saved L2 m0",
             "A.doutputs L1 m0 A.dresidual L1 m0",

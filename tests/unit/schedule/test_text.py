@@ -18,6 +18,7 @@ rings 1
 micro_batches 1
 training 1
 reduce_counts 0
+split_backward 0
 
 recv_counts A0>F0.act L0 m0
 post_recv A0>F0.act L0 m0
@@ -33,7 +34,7 @@ def test_a_program_is_one_line_per_instruction():
     assert program.group == Group.parse("F0")
     layout = Layout(layers=1, attention_workers=2, expert_workers=3)
     assert spec == ProgramSpec(layout=layout, micro_batches=1)
-    assert list(map(str, program.instructions)) == TEXT.splitlines()[13:]
+    assert list(map(str, program.instructions)) == TEXT.splitlines()[14:]
     assert write_program(program, spec) == TEXT
 
 
@@ -82,11 +83,11 @@ def test_the_header_says_which_layout_the_programs_are_for(layout):
         ("colocated 0", "colocated 1", "header: 2 attention and 3 expert workers cannot be the"),
         ("rings 1", "rings 0", "header: 0 rings; use 1 or more"),
         ("micro_batches 1", "micro_batches 0", "header: 0 micro-batches"),
-        ("\n\n", "\n", "line 13: expected an empty line after the header"),
-        ("experts_fwd L0 m0", "experts_fwd m0", "line 17: experts_fwd needs layer"),
-        ("update", "upgrade", "line 19: unknown instruction 'upgrade'; known: embed, attn_fwd"),
-        ("update", "", "line 19: unknown instruction ''"),
-        ("wait A0>F0.act", "wait A0>F0", "line 16: 'A0>F0' is no channel"),
+        ("\n\n", "\n", "line 14: expected an empty line after the header"),
+        ("experts_fwd L0 m0", "experts_fwd m0", "line 18: experts_fwd needs layer"),
+        ("update", "upgrade", "line 20: unknown instruction 'upgrade'; known: embed, attn_fwd"),
+        ("update", "", "line 20: unknown instruction ''"),
+        ("wait A0>F0.act", "wait A0>F0", "line 17: 'A0>F0' is no channel"),
     ],
 )
 def test_errors_name_the_line(old, new, message):
