@@ -21,6 +21,7 @@ class Case:
     aux_scope: str = "sequence"
     residual: str = "auto"
     rings: int = 1
+    split_backward: bool = False
     transport: str = "inproc"
 
     @property
@@ -31,6 +32,7 @@ class Case:
         extra += ["aux-micro-batch"] if self.aux_scope == "micro_batch" else []
         extra += [self.residual] if self.residual != "auto" else []
         extra += [f"R{self.rings}"] if self.rings > 1 else []
+        extra += ["split-backward"] if self.split_backward else []
         return (
             f"mb{self.micro_batches} p{self.groups} M{self.attention} N{self.experts} "
             f"k{self.in_flight} {' '.join(extra)} {self.transport}"
@@ -38,7 +40,8 @@ class Case:
 
     @property
     def twin(self) -> tuple[object, ...]:
-        """Layouts with equal twins must give equal bits: depth, schedule and transport are free."""
+        """Layouts with equal twins must give equal bits: depth, schedule, a split backward and
+        transport are free."""
         return (
             self.micro_batches,
             self.groups,
@@ -67,6 +70,7 @@ class Case:
                 f"parallel.dedupe={self.dedupe}",
                 f"parallel.residual={self.residual}",
                 f"parallel.rings={self.rings}",
+                f"parallel.split_backward={'true' if self.split_backward else 'false'}",
                 f"train.loss.aux_scope={self.aux_scope}",
             ],
         )
@@ -101,6 +105,9 @@ def cases() -> list[Case]:
         Case(micro_batches=4, groups=3, attention=2, experts=1, in_flight=4),
         Case(micro_batches=2, groups=3, attention=1, experts=2, in_flight=2),
         Case(micro_batches=4, groups=3, attention=3, experts=3, in_flight=4),
+        Case(micro_batches=4, attention=2, experts=3, in_flight=4, split_backward=True),
+        Case(micro_batches=4, groups=2, attention=2, experts=2, in_flight=4, split_backward=True),
+        Case(micro_batches=4, groups=3, in_flight=2, split_backward=True),
         Case(micro_batches=4, attention=2, experts=2, in_flight=4, aux_scope="micro_batch"),
         Case(micro_batches=4, groups=2, attention=3, in_flight=4, aux_scope="micro_batch"),
         Case(micro_batches=4, in_flight=1, aux_scope="micro_batch"),
