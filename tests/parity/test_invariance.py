@@ -78,7 +78,12 @@ def test_the_layouts_that_are_tried() -> None:
     assert {case.attention for case in tried} >= {1, 2, 3}
     assert {case.experts for case in tried} >= {1, 2, 3}
     assert {case.in_flight for case in tried} >= {1, 2, 4}
-    assert {case.schedule for case in tried} >= {"af_pipe", "serial"}
+    assert {case.rings for case in tried} >= {1, 2, 3}
+    assert {case.schedule for case in tried} == {"af_pipe", "serial", "ep_1f1b", "ep_overlap"}
+    assert {case.residual for case in tried} >= {"auto", "direct"}  # auto is local or fused
+    for schedule in ("af_pipe", "ep_1f1b", "ep_overlap"):
+        assert {case.groups for case in tried if case.schedule == schedule} >= {1, 2}
+    assert {case.groups for case in tried if case.residual == "direct"} >= {2, 3}
     assert {case.aux_scope for case in tried} == {"sequence", "micro_batch"}
     assert sum(case.transport == "gloo" for case in tried) >= 6
     twins = [case.twin for case in tried]

@@ -16,7 +16,8 @@ from disagmoe.data.batch import Batch
 from disagmoe.errors import WorkerError
 from disagmoe.runtime.invariance.worker import Observation, ObservedWorker
 from disagmoe.runtime.update import TrainingState
-from disagmoe.schedule.from_config import programs_for
+from disagmoe.schedule.from_config import compile_for
+from disagmoe.schedule.ir import ProgramSet
 from disagmoe.schedule.layout import Worker
 from disagmoe.transport.gloo import GlooTransport
 from disagmoe.transport.inproc import InprocHub
@@ -48,10 +49,13 @@ class ThreadFleet:
         self, config: RunConfig, batches: list[Batch], states: list[TrainingState | None]
     ) -> list[Mapping[Worker, Observation]]:
         """See Fleet.run."""
-        workers = programs_for(config).spec.layout.workers
+        programs = compile_for(config)[0].programs
+        workers = programs.spec.layout.workers
         hub = InprocHub([str(worker) for worker in workers], _TIMEOUT_S)
         with ThreadPoolExecutor(len(workers)) as pool:
-            futures = [pool.submit(_in_thread, hub, config, w, batches, states) for w in workers]
+            futures = [
+                pool.submit(_in_thread, hub, config, programs, w, batches, states) for w in workers
+            ]
             errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise _first_cause(errors)
@@ -65,13 +69,14 @@ class ThreadFleet:
 def _in_thread(
     hub: InprocHub,
     config: RunConfig,
+    programs: ProgramSet,
     worker: Worker,
     batches: list[Batch],
     states: list[TrainingState | None],
 ) -> list[Observation]:
     transport = hub.transport(str(worker))
     try:
-        with closing(ObservedWorker(config, worker, transport, batches)) as observed:
+        with closing(ObservedWorker(config, programs, worker, transport, batches)) as observed:
             observed.runtime.connect()
             return observed.run(states)
     except Exception as error:
@@ -89,6 +94,7 @@ def _first_cause(errors: list[BaseException]) -> BaseException:
 @dataclass(frozen=True, slots=True)
 class _Task:
     config: RunConfig
+    programs: ProgramSet
     worker: Worker
     batches: list[Batch]
     states: list[TrainingState | None]
@@ -115,14 +121,15 @@ class ProcessFleet:
         self, config: RunConfig, batches: list[Batch], states: list[TrainingState | None]
     ) -> list[Mapping[Worker, Observation]]:
         """See Fleet.run."""
-        workers = programs_for(config).spec.layout.workers
+        programs = compile_for(config)[0].programs
+        workers = programs.spec.layout.workers
         if len(workers) > len(self._members):
             raise WorkerError(f"{len(workers)} workers on a pool of {len(self._members)} processes")
         self._epoch += 1
         store = (self._server.host, self._server.port)
         pipes = [pipe for _, pipe in self._members[: len(workers)]]
         for worker, pipe in zip(workers, pipes, strict=True):
-            pipe.send(_Task(config, worker, batches, states, store, self._epoch))
+            pipe.send(_Task(config, programs, worker, batches, states, store, self._epoch))
         answers = [_answer(worker, pipe) for worker, pipe in zip(workers, pipes, strict=True)]
         return [dict(zip(workers, step, strict=True)) for step in zip(*answers, strict=True)]
 
@@ -172,7 +179,7 @@ def _run_task(task: _Task) -> list[Observation]:
         start_timeout_s=_TIMEOUT_S,
     )
     try:
-        worker = ObservedWorker(task.config, task.worker, transport, task.batches)
+        worker = ObservedWorker(task.config, task.programs, task.worker, transport, task.batches)
         with closing(worker) as observed:
             observed.runtime.connect()
             return observed.run(task.states)

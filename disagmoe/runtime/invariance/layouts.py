@@ -90,8 +90,6 @@ def cases() -> list[Case]:
         Case(micro_batches=4, attention=2, experts=3, schedule="serial"),
         Case(micro_batches=4, attention=3, experts=1, in_flight=2),
         Case(micro_batches=4, attention=3, experts=2, in_flight=4),
-        Case(micro_batches=1, attention=3, experts=3),
-        Case(micro_batches=1, groups=2),
         Case(micro_batches=2, groups=2, in_flight=2),
         Case(micro_batches=4, groups=2, in_flight=4),
         Case(micro_batches=4, groups=2, schedule="serial"),
@@ -100,10 +98,7 @@ def cases() -> list[Case]:
         Case(micro_batches=2, groups=2, attention=3, experts=2, in_flight=2),
         Case(micro_batches=4, groups=2, attention=1, experts=3, in_flight=4),
         Case(micro_batches=4, groups=2, attention=2, experts=3, in_flight=4, dedupe="none"),
-        Case(micro_batches=1, groups=3),
         Case(micro_batches=4, groups=3, in_flight=4),
-        Case(micro_batches=4, groups=3, attention=2, experts=1, in_flight=4),
-        Case(micro_batches=2, groups=3, attention=1, experts=2, in_flight=2),
         Case(micro_batches=4, groups=3, attention=3, experts=3, in_flight=4),
         Case(micro_batches=4, attention=2, experts=3, in_flight=4, split_backward=True),
         Case(micro_batches=4, groups=2, attention=2, experts=2, in_flight=4, split_backward=True),
@@ -111,6 +106,42 @@ def cases() -> list[Case]:
         Case(micro_batches=4, attention=2, experts=2, in_flight=4, aux_scope="micro_batch"),
         Case(micro_batches=4, groups=2, attention=3, in_flight=4, aux_scope="micro_batch"),
         Case(micro_batches=4, in_flight=1, aux_scope="micro_batch"),
+    ]
+    residuals = [
+        Case(micro_batches=4, groups=2, in_flight=4, residual="direct"),
+        Case(micro_batches=4, groups=2, attention=2, experts=3, in_flight=4, residual="direct"),
+        Case(micro_batches=2, groups=3, attention=2, experts=2, in_flight=2, residual="direct"),
+    ]
+    rings = [
+        Case(micro_batches=2, rings=2, in_flight=2),
+        Case(micro_batches=2, rings=3, attention=2, experts=2, in_flight=2),
+        Case(micro_batches=2, rings=2, groups=2, attention=2, in_flight=2),
+    ]
+    colocated = [
+        Case(micro_batches=4, schedule="ep_1f1b"),
+        Case(micro_batches=4, attention=2, experts=2, schedule="ep_1f1b"),
+        Case(micro_batches=4, attention=2, experts=2, in_flight=2, schedule="ep_overlap"),
+        Case(micro_batches=4, attention=3, experts=3, in_flight=2, schedule="ep_overlap"),
+        Case(micro_batches=4, groups=2, attention=2, experts=2, in_flight=4, schedule="ep_1f1b"),
+        Case(micro_batches=4, groups=2, attention=2, experts=2, in_flight=4, schedule="ep_overlap"),
+        Case(micro_batches=2, groups=2, in_flight=2, schedule="ep_overlap", residual="direct"),
+        Case(
+            micro_batches=2,
+            rings=2,
+            groups=2,
+            attention=2,
+            experts=2,
+            in_flight=2,
+            schedule="ep_overlap",
+        ),
+        Case(
+            micro_batches=4,
+            attention=2,
+            experts=2,
+            in_flight=2,
+            schedule="ep_overlap",
+            aux_scope="micro_batch",
+        ),
     ]
     over_gloo = [
         Case(micro_batches=4, in_flight=4, transport="gloo"),
@@ -127,5 +158,15 @@ def cases() -> list[Case]:
             aux_scope="micro_batch",
             transport="gloo",
         ),
+        Case(micro_batches=2, rings=2, in_flight=2, transport="gloo"),
+        Case(
+            micro_batches=4,
+            attention=2,
+            experts=2,
+            in_flight=2,
+            schedule="ep_overlap",
+            transport="gloo",
+        ),
+        Case(micro_batches=4, groups=2, in_flight=4, residual="direct", transport="gloo"),
     ]
-    return grid + over_gloo
+    return grid + residuals + rings + colocated + over_gloo

@@ -12,7 +12,7 @@ from disagmoe.runtime.context import Context
 from disagmoe.runtime.report import StepReport
 from disagmoe.runtime.step import WorkerRuntime
 from disagmoe.runtime.update import TrainingState
-from disagmoe.schedule.from_config import compile_for
+from disagmoe.schedule.ir import ProgramSet
 from disagmoe.schedule.layout import Side, Worker
 from disagmoe.transport.base import Transport
 
@@ -32,14 +32,18 @@ class ObservedWorker:
     """A worker of a resolved config that is fed by hand."""
 
     def __init__(
-        self, config: RunConfig, worker: Worker, transport: Transport, batches: list[Batch]
+        self,
+        config: RunConfig,
+        programs: ProgramSet,
+        worker: Worker,
+        transport: Transport,
+        batches: list[Batch],
     ) -> None:
-        compiled, _ = compile_for(config)
-        context = Context(config, compiled.programs.spec, worker, torch.device("cpu"))
+        context = Context(config, programs.spec, worker, torch.device("cpu"))
         attention = worker.group.side is not Side.EXPERT
         self.runtime = WorkerRuntime(
             context,
-            compiled.programs,
+            programs,
             None,
             transport,
             FixedSource(batches) if attention else None,
