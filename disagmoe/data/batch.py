@@ -79,9 +79,7 @@ def split_micro_batches(batch: Batch, micro_batch_size: int) -> list[Batch]:
     return [batch.rows(*bounds) for bounds in micro_batch_bounds(batch.sequences, micro_batch_size)]
 
 
-def ring_micro_batches(
-    batch: Batch, micro_batch_size: int, ring: int, rings: int
-) -> list[Batch]:
+def ring_micro_batches(batch: Batch, micro_batch_size: int, ring: int, rings: int) -> list[Batch]:
     """The micro-batches of one ring: its contiguous part of the batch, cut up. All rings have
     equally many, so the last one may be empty."""
     start, stop = part_bounds(batch.sequences, ring, rings)

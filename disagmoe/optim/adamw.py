@@ -55,9 +55,7 @@ class Optimizer:
         groups = [
             {
                 "params": [
-                    state.master
-                    for name, state in self._states.items()
-                    if decaying[name] == wanted
+                    state.master for name, state in self._states.items() if decaying[name] == wanted
                 ],
                 "weight_decay": config.weight_decay if wanted else 0.0,
             }
