@@ -8,6 +8,8 @@ import json
 import math
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -305,3 +307,21 @@ def test_equal_bits_whatever_the_workers_are_called() -> None:
 
 def test_verdict_of_nothing_is_not_ok() -> None:
     assert not Verdict((), ()).ok
+
+
+def test_a_balance_without_weight_is_not_asked_of_micro_batches() -> None:
+    """Its counts are not summed over workers then, so that there is nothing to compare."""
+    config = load_run_config(ROOT / "configs/tiny.toml", [*SMALL, "train.loss.aux_coef=0"])
+    tried = [SPLIT, replace(SPLIT, aux_scope="micro_batch")]
+    assert run_invariance(config, tried, lambda outcome: None).ok
+
+
+def test_no_thread_of_a_layout_outlives_it() -> None:
+    def channel_threads() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if ">" in thread.name]
+
+    assert judge(SPLIT).ok
+    deadline = time.monotonic() + 5
+    while channel_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert channel_threads() == []
