@@ -6,6 +6,7 @@ it.
 
 from collections import deque
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from disagmoe.errors import ScheduleError
 from disagmoe.schedule.ir import (
@@ -19,7 +20,7 @@ from disagmoe.schedule.ir import (
     Transfer,
     TransferKey,
 )
-from disagmoe.schedule.layout import Channel, Group, Layout
+from disagmoe.schedule.layout import Channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +57,54 @@ def run_rendezvous(programs: ProgramSet, *, serial: bool) -> None:
     All workers of a group run one program, so a grouped transfer arrives when both groups are
     there.
     """
-    runners = {program.group: _Runner(program, serial) for program in programs.programs}
-    state = _Meetings(runners, programs.spec.layout)
-    while not all(runner.done for runner in runners.values()):
+    runners = _runners(programs, serial=serial)
+    while not all(runner.done for runner in runners):
         progress = False
-        for runner in runners.values():
-            while not runner.done and _may_pass(runner, state):
+        for runner in runners:
+            while not runner.done and _may_pass(runner):
                 runner.at += 1
                 progress = True
         if not progress:
             stuck = "\n".join(
                 f"  {runner.program.group} stands at {runner.at}: {runner.current}"
-                for runner in runners.values()
+                for runner in runners
                 if not runner.done
             )
             raise ScheduleError(f"deadlock\n{stuck}")
 
 
-@dataclass(slots=True)
+class _Way(Enum):
+    """When an instruction goes through."""
+
+    ALWAYS = auto()
+    LINE_IS_EMPTY = auto()
+    LAUNCHED = auto()
+    RECEIVER_LAUNCHED = auto()
+    MOVED = auto()
+    MOVED_BEFORE = auto()  # the same, and launches nothing itself
+
+
+@dataclass(slots=True, eq=False)
+class _Meeting:
+    """One message, as all instructions that are about it see it."""
+
+    channel: int
+    """Which queue of its groups it is in."""
+    ends: tuple["_Runner", ...]
+    """The groups that meet: two, or one with itself in an all-to-all; the receiver is last."""
+    launched: list["_Runner"] = field(default_factory=list)
+    moved: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class _Runner:
     """One group: its place in its program and its queues of messages."""
 
     program: Program
-    serial: bool
     at: int = 0
-    launched: set[Message] = field(default_factory=set)
-    queues: dict[Channel | None, deque[Message]] = field(default_factory=dict)
+    steps: list[tuple[_Way, _Meeting | None]] = field(default_factory=list)
+    """What each instruction waits for."""
+    queues: dict[int, deque[_Meeting]] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -91,72 +114,76 @@ class _Runner:
     def current(self) -> Instruction:
         return self.program.instructions[self.at]
 
-    def launch(self, message: Message) -> None:
-        """Queue the message."""
-        self.launched.add(message)
-        self.queues.setdefault(self._queue(message), deque()).append(message)
-
-    def heads(self) -> list[Message]:
-        """The messages that may move next, one per queue."""
-        return [queue[0] for queue in self.queues.values() if queue]
-
-    def at_head(self, message: Message) -> bool:
-        """Whether `message` may move next."""
-        queue = self.queues.get(self._queue(message))
-        return queue is not None and len(queue) > 0 and queue[0] == message
-
-    def move(self, message: Message) -> None:
-        """Take the moved message off its queue."""
-        self.queues[self._queue(message)].popleft()
-
-    def _queue(self, message: Message) -> Channel | None:
-        return None if self.serial else message.key.channel
+    def at_head(self, meeting: _Meeting) -> bool:
+        """Whether the message may move next."""
+        queue = self.queues.get(meeting.channel)
+        return queue is not None and len(queue) > 0 and queue[0] is meeting
 
 
-@dataclass(slots=True)
-class _Meetings:
-    """What both ends have done together."""
+def _runners(programs: ProgramSet, *, serial: bool) -> list[_Runner]:
+    """Number channels and look every message up once: the run itself meets them many times."""
+    host = programs.spec.layout.host
+    runners = {program.group: _Runner(program) for program in programs.programs}
+    channels: dict[Channel, tuple[int, tuple[_Runner, ...]]] = {}
+    meetings: dict[Message, _Meeting] = {}
 
-    runners: dict[Group, _Runner]
-    layout: Layout
-    moved: set[Message] = field(default_factory=set)
-    met: dict[Channel, tuple[_Runner, ...]] = field(default_factory=dict)
+    def meeting(message: Message) -> _Meeting:
+        found = meetings.get(message)
+        if found is None:
+            channel = message.key.channel
+            if channel not in channels:
+                hosts = dict.fromkeys((host(channel.source), host(channel.target)))
+                queue = 0 if serial else len(channels)
+                channels[channel] = (queue, tuple(runners[group] for group in hosts))
+            found = meetings[message] = _Meeting(*channels[channel])
+        return found
 
-    def ends(self, channel: Channel) -> tuple[_Runner, ...]:
-        """The groups that meet on `channel`: two, or one with itself in an all-to-all."""
-        if channel not in self.met:
-            hosts = (self.layout.host(channel.source), self.layout.host(channel.target))
-            self.met[channel] = tuple(self.runners[host] for host in dict.fromkeys(hosts))
-        return self.met[channel]
-
-    def move_from(self, runner: _Runner) -> None:
-        """Move all that can move now, starting at `runner`, whose queues have just changed."""
-        changed = [runner]
-        while changed:
-            for message in changed.pop().heads():
-                ends = self.ends(message.key.channel)
-                if all(end.at_head(message) for end in ends):
-                    for end in ends:
-                        end.move(message)
-                    self.moved.add(message)
-                    changed.extend(ends)
+    for runner in runners.values():
+        for instruction in runner.program.instructions:
+            way, message = _step(instruction, serial=serial)
+            runner.steps.append((way, None if message is None else meeting(message)))
+    return list(runners.values())
 
 
-def _may_pass(runner: _Runner, state: _Meetings) -> bool:
-    """Whether the runner's next instruction goes through now; launches its message."""
-    instruction = runner.current
-    if isinstance(instruction, Compute) and instruction.op is Op.REDUCE_COUNTS:
-        return not (runner.serial and runner.heads())
+def _step(instruction: Instruction, *, serial: bool) -> tuple[_Way, Message | None]:
+    """When `instruction` goes through, and the message that it is about."""
     if not isinstance(instruction, Transfer):
-        return True
+        meets = isinstance(instruction, Compute) and instruction.op is Op.REDUCE_COUNTS
+        return (_Way.LINE_IS_EMPTY if meets and serial else _Way.ALWAYS), None
     message = message_of(instruction)
     if message is None:
-        return Message(False, instruction.key) in state.moved
-    if message not in runner.launched:
-        runner.launch(message)
-        state.move_from(runner)
+        return _Way.MOVED_BEFORE, Message(False, instruction.key)
     if message.counts:
-        return message in state.moved
-    return instruction.op is Op.POST_RECV or (
-        message in state.ends(message.key.channel)[-1].launched
-    )
+        return _Way.MOVED, message
+    receives = instruction.op is Op.POST_RECV
+    return (_Way.LAUNCHED if receives else _Way.RECEIVER_LAUNCHED), message
+
+
+def _may_pass(runner: _Runner) -> bool:
+    """Whether the runner's next instruction goes through now; launches its message."""
+    way, meeting = runner.steps[runner.at]
+    if meeting is None:
+        return way is _Way.ALWAYS or not any(runner.queues.values())
+    if way is _Way.MOVED_BEFORE:
+        return meeting.moved
+    if runner not in meeting.launched:
+        meeting.launched.append(runner)
+        runner.queues.setdefault(meeting.channel, deque()).append(meeting)
+        _move_from(meeting)
+    if way is _Way.MOVED:
+        return meeting.moved
+    return way is _Way.LAUNCHED or meeting.ends[-1] in meeting.launched
+
+
+def _move_from(meeting: _Meeting | None) -> None:
+    """Move `meeting` if it can move now, and then all that stood behind it."""
+    ready = [meeting]
+    while ready:
+        one = ready.pop()
+        if one is None or one.moved or not all(end.at_head(one) for end in one.ends):
+            continue
+        one.moved = True
+        for end in one.ends:
+            queue = end.queues[one.channel]
+            queue.popleft()
+            ready.append(queue[0] if queue else None)

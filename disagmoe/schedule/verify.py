@@ -161,20 +161,22 @@ def transfers_complete(programs: ProgramSet) -> None:
 
 
 def _check_transfers(program: Program, done: dict[TransferKey, int], spec: ProgramSpec) -> None:
+    channels = {key.channel for key in done}
+    end_ops = {channel: _end_ops(channel, program.group, spec) for channel in channels}
     for index, instruction in enumerate(program.instructions):
         if not isinstance(instruction, Transfer):
             continue
         key = instruction.key
         if key not in done:
             raise _fail(program, index, f"'{key}' is no transfer of this group")
-        wants = _end_ops(key.channel, program.group, spec)
+        wants = end_ops[key.channel]
         found = wants[: done[key]]
         if found == wants or wants[done[key]] is not instruction.op:
             reason = f"'{key}' needs {', '.join(wants)} in this order"
             raise _fail(program, index, f"{reason}, found {_ops(found, instruction.op)}")
         done[key] += 1
     for key, count in done.items():
-        wants = _end_ops(key.channel, program.group, spec)
+        wants = end_ops[key.channel]
         if count < len(wants):
             found_ops = _ops(wants[:count]) or "nothing"
             raise ScheduleError(
