@@ -138,7 +138,7 @@ def _headline(request: ProgramRequest, compiled: Compiled) -> str:
         f"{request.in_flight} in flight\n"
         f"makespan {compiled.timeline.makespan:g}, bubble {100 * bubble(compiled):.1f} %\n"
         f"lower bound {compiled.bound.time:g} ({compiled.bound.name}), "
-        f"gap {100 * (compiled.gap - 1):.1f} %"
+        f"gap {100 * max(0.0, compiled.gap - 1):.1f} %"
     )
 
 
