@@ -158,13 +158,20 @@ def train(launch: Callable[..., Launched], small_config: Path) -> Callable[..., 
 
 @pytest.fixture
 def leftovers(ray_tmpdir: str) -> Callable[[], list[str]]:
-    """What runs of this test session have left: processes of theirs, and temporary files."""
+    """What runs of one test have left: processes of theirs, and temporary files.
+
+    A process that was there before the test is another test's, such as the resource tracker that
+    multiprocessing keeps until the session ends.
+    """
+    before = {process.pid for process in psutil.process_iter()}
 
     def find() -> list[str]:
         found = [str(path) for path in Path(ray_tmpdir).iterdir()]
         for process in psutil.process_iter():
             try:
-                if process.pid != os.getpid() and process.environ().get("RAY_TMPDIR") == ray_tmpdir:
+                if process.pid in before:
+                    continue
+                if process.environ().get("RAY_TMPDIR") == ray_tmpdir:
                     found.append(" ".join(process.cmdline()))
             except psutil.Error:
                 continue
