@@ -39,7 +39,11 @@ class ThreadedRun:
             for worker in layout.workers
         }
         self._pool = ThreadPoolExecutor(len(self.workers))
-        self.each(lambda runtime: runtime.connect())
+        try:
+            self.each(lambda runtime: runtime.connect())
+        except BaseException:
+            self.close()
+            raise
 
     def each(self, action: Callable[[WorkerRuntime], T]) -> dict[Worker, T]:
         """Let all workers do `action` together. Raises the first failure after all have ended."""

@@ -2,7 +2,6 @@
 
 import multiprocessing
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -13,14 +12,17 @@ import torch
 
 from disagmoe.config.run import RunConfig
 from disagmoe.data.batch import Batch
+from disagmoe.data.source import FixedSource
 from disagmoe.errors import WorkerError
-from disagmoe.runtime.invariance.worker import Observation, ObservedWorker
+from disagmoe.runtime.context import Context
+from disagmoe.runtime.invariance.worker import Observation, observe
+from disagmoe.runtime.step import WorkerRuntime
+from disagmoe.runtime.threads import ThreadedRun
 from disagmoe.runtime.update import TrainingState
 from disagmoe.schedule.from_config import compile_for
 from disagmoe.schedule.ir import ProgramSet
-from disagmoe.schedule.layout import Worker
+from disagmoe.schedule.layout import Side, Worker
 from disagmoe.transport.gloo import GlooTransport
-from disagmoe.transport.inproc import InprocHub
 from disagmoe.transport.rendezvous import StoreServer, connect
 
 _LOOPBACK = "127.0.0.1"
@@ -49,46 +51,17 @@ class ThreadFleet:
         self, config: RunConfig, batches: list[Batch], states: list[TrainingState | None]
     ) -> list[Mapping[Worker, Observation]]:
         """See Fleet.run."""
-        programs = compile_for(config)[0].programs
-        workers = programs.spec.layout.workers
-        hub = InprocHub([str(worker) for worker in workers], _TIMEOUT_S)
-        with ThreadPoolExecutor(len(workers)) as pool:
-            futures = [
-                pool.submit(_in_thread, hub, config, programs, w, batches, states) for w in workers
-            ]
-            errors = [error for future in futures if (error := future.exception()) is not None]
-        if errors:
-            raise _first_cause(errors)
-        seen = [future.result() for future in futures]
-        return [dict(zip(workers, step, strict=True)) for step in zip(*seen, strict=True)]
+        run = ThreadedRun(config, FixedSource(batches), timeout_s=_TIMEOUT_S)
+        with closing(run):
+            seen = run.each(lambda runtime: observe(runtime, states))
+        return _by_step(seen)
 
     def close(self) -> None:
         """Nothing is kept."""
 
 
-def _in_thread(
-    hub: InprocHub,
-    config: RunConfig,
-    programs: ProgramSet,
-    worker: Worker,
-    batches: list[Batch],
-    states: list[TrainingState | None],
-) -> list[Observation]:
-    transport = hub.transport(str(worker))
-    try:
-        with closing(ObservedWorker(config, programs, worker, transport, batches)) as observed:
-            observed.runtime.connect()
-            return observed.run(states)
-    except Exception as error:
-        hub.fail(str(worker), str(error))
-        raise
-    finally:
-        transport.close()
-
-
-def _first_cause(errors: list[BaseException]) -> BaseException:
-    """The failure that is not the echo of another worker's."""
-    return next((error for error in errors if "has died" not in str(error)), errors[0])
+def _by_step(seen: Mapping[Worker, list[Observation]]) -> list[Mapping[Worker, Observation]]:
+    return [dict(zip(seen, step, strict=True)) for step in zip(*seen.values(), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +103,9 @@ class ProcessFleet:
         pipes = [pipe for _, pipe in self._members[: len(workers)]]
         for worker, pipe in zip(workers, pipes, strict=True):
             pipe.send(_Task(config, programs, worker, batches, states, store, self._epoch))
-        answers = [_answer(worker, pipe) for worker, pipe in zip(workers, pipes, strict=True)]
-        return [dict(zip(workers, step, strict=True)) for step in zip(*answers, strict=True)]
+        return _by_step(
+            {worker: _answer(worker, pipe) for worker, pipe in zip(workers, pipes, strict=True)}
+        )
 
     def close(self) -> None:
         """End the processes."""
@@ -178,10 +152,14 @@ def _run_task(task: _Task) -> list[Observation]:
         timeout_s=_TIMEOUT_S,
         start_timeout_s=_TIMEOUT_S,
     )
-    try:
-        worker = ObservedWorker(task.config, task.programs, task.worker, transport, task.batches)
-        with closing(worker) as observed:
-            observed.runtime.connect()
-            return observed.run(task.states)
-    finally:
-        transport.close()
+    sees_tokens = task.worker.group.side is not Side.EXPERT
+    runtime = WorkerRuntime(
+        Context(task.config, task.programs.spec, task.worker, torch.device("cpu")),
+        task.programs,
+        None,
+        transport,
+        FixedSource(task.batches) if sees_tokens else None,
+    )
+    with closing(runtime):
+        runtime.connect()
+        return observe(runtime, task.states)
