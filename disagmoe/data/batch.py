@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-IGNORED = -100
-"""Target that no loss is computed for; the value that torch's cross_entropy ignores by default."""
+from disagmoe.model import losses
+
+IGNORED = losses.IGNORED
+"""Target that no loss is computed for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,8 @@ def part_bounds(sequences: int, rank: int, workers: int) -> tuple[int, int]:
 
 
 def split_micro_batches(batch: Batch, micro_batch_size: int) -> list[Batch]:
-    """The micro-batches of a step's batch, in order."""
-    return [batch.rows(*bounds) for bounds in micro_batch_bounds(batch.sequences, micro_batch_size)]
+    """The micro-batches of a step's batch where there is one ring, in order."""
+    return ring_micro_batches(batch, micro_batch_size, 0, 1)
 
 
 def ring_micro_batches(batch: Batch, micro_batch_size: int, ring: int, rings: int) -> list[Batch]:

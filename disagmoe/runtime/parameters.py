@@ -164,15 +164,8 @@ class Parameters:
 
     def global_values(self) -> dict[str, torch.Tensor]:
         """Views of all values by global parameter name."""
-        return self._by_global_name(self.values)
-
-    def global_grads(self) -> dict[str, torch.Tensor]:
-        """Views of all gradient sums by global parameter name."""
-        return self._by_global_name(self.grads)
-
-    def _by_global_name(self, by_local: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         out: dict[str, torch.Tensor] = {}
         for segment in self.segments.values():
             for local in segment.tensors:
-                out.update(local.split(by_local[local.name].detach()))
+                out.update(local.split(self.values[local.name].detach()))
         return out
