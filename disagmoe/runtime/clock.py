@@ -78,8 +78,8 @@ class Stopwatch:
 class Shares:
     """What became of a stretch of time, as shares of it; the three add up to 1.
 
-    These are the definitions of utilisation, exposed communication and bubble wherever DisagMoE
-    prints them.
+    Definitions for whoever compares runs. What a run prints as the share that a group computes is
+    narrower: ops of the schedule alone (`compute_share` in actors/merge.py).
     """
 
     utilisation: float
