@@ -43,7 +43,7 @@ def show(
     start: Annotated[float, typer.Option("--from", help="Draw from this time on.")] = 0.0,
     end: Annotated[float | None, typer.Option("--to", help="Draw up to this time.")] = None,
 ) -> None:
-    """Draw who computes what and when, in units of the default op costs (a forward is 1)."""
+    """Draw who computes what and when, in units of the op costs (by default a forward is 1)."""
     request = programs_for(load_run_config(config, sets or ()), training=not evaluation)
     try:
         compiled = request.compile()

@@ -29,7 +29,7 @@ def train(
         bool, typer.Option("--json", help="Print the result as one JSON object.")
     ] = False,
 ) -> None:
-    """Train; attention and experts each in processes of their own on this machine.
+    """Train on this machine; each worker is a process of its own.
 
     Exit codes: 0 all steps are done, 1 the run failed, 2 the config or the data cannot be used,
     3 this machine cannot hold the workers, 130 or 143 stopped by Ctrl-C or SIGTERM.
