@@ -42,13 +42,34 @@ def test_a_process_that_is_gone_has_no_memory(child: subprocess.Popen[bytes]) ->
     assert tree_rss_bytes(child.pid) == 0
 
 
+GROW = """
+import sys
+print("small", flush=True)
+sys.stdin.readline()
+held = bytearray(96 << 20)
+print("large", flush=True)
+sys.stdin.readline()
+"""
+
+
 def test_the_peak_outlives_its_cause() -> None:
-    with PeakMemory(os.getpid(), every_s=0.01) as memory:
-        before = tree_rss_bytes(os.getpid())
-        held = bytearray(os.urandom(1)) * (96 * MIB)
-        time.sleep(0.2)
-        del held
-        time.sleep(0.1)
+    # in a process of its own: this one may shrink meanwhile, by what earlier tests have left
+    with subprocess.Popen(
+        [sys.executable, "-c", GROW], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        with PeakMemory(process.pid, every_s=0.01) as memory:
+            before = tree_rss_bytes(process.pid)
+            process.stdin.write("grow\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            time.sleep(0.2)
+            process.kill()
+            process.wait()
+            time.sleep(0.1)
+    assert tree_rss_bytes(process.pid) == 0
     assert memory.peak_bytes > before + 80 * MIB
 
 
