@@ -10,13 +10,19 @@ from disagmoe.schedule.text import write_program
 def assignments(
     plan: RunPlan, train: Compiled, evaluation: Compiled | None, store_port: int
 ) -> list[WorkerAssignment]:
-    """Return one assignment per worker, in world-rank order."""
+    """Return one assignment per worker, in world-rank order.
+
+    Programs differ by group only, so a worker is told that of its group and no other.
+    """
+    groups = train.programs.spec.layout.all_groups
+    train_of = {group: train.programs.part(group) for group in groups}
+    eval_of = {group: evaluation.programs.part(group) for group in groups} if evaluation else {}
     return [
         WorkerAssignment(
             config=plan.config,
             worker=str(worker),
-            train_programs=train.programs,
-            eval_programs=None if evaluation is None else evaluation.programs,
+            train=train_of[worker.group],
+            evaluation=eval_of.get(worker.group),
             host=plan.host,
             store_port=store_port,
             epoch=plan.epoch,

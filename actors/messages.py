@@ -6,7 +6,7 @@ from typing import Literal
 
 from disagmoe.config.run import RunConfig
 from disagmoe.runtime.report import EvalReport, StepReport
-from disagmoe.schedule.ir import ProgramSet
+from disagmoe.schedule.ir import GroupProgram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,8 @@ class WorkerAssignment:
     config: RunConfig
     worker: str
     """Its name, such as `A0.1`."""
-    train_programs: ProgramSet
-    eval_programs: ProgramSet | None
+    train: GroupProgram
+    evaluation: GroupProgram | None
     host: str
     store_port: int
     epoch: int

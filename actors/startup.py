@@ -57,9 +57,9 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
         start_timeout_s=cluster.start_timeout_s,
     )
     return WorkerRuntime(
-        Context(config, assignment.train_programs.spec, worker, device),
-        assignment.train_programs,
-        assignment.eval_programs,
+        Context(config, assignment.train.spec, worker, device),
+        assignment.train,
+        assignment.evaluation,
         StagedTransport(gloo, device) if device.type == "cuda" else gloo,
         None if worker.group.side is Side.EXPERT else open_data(config),
     )

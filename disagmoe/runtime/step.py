@@ -30,7 +30,7 @@ from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.trace import WorkerTrace
 from disagmoe.runtime.update import Update
 from disagmoe.runtime.world import Share, World
-from disagmoe.schedule.ir import Op, ProgramSet, ProgramSpec
+from disagmoe.schedule.ir import GroupProgram, Op, ProgramSpec
 from disagmoe.schedule.layout import Side
 from disagmoe.transport.base import Transport, TransportChannel
 from disagmoe.transport.collective import reduce_to_all_small
@@ -45,16 +45,15 @@ class WorkerRuntime:
     def __init__(
         self,
         context: Context,
-        train_programs: ProgramSet,
-        eval_programs: ProgramSet | None,
+        train: GroupProgram,
+        evaluation: GroupProgram | None,
         transport: Transport,
         source: BatchSource | None,
     ) -> None:
         """`source` is None exactly where attention is not played: experts see no tokens."""
         self._context = context
-        self._train = train_programs.of(context.worker.group)
-        self._eval = None if eval_programs is None else eval_programs.of(context.worker.group)
-        self._eval_spec = None if eval_programs is None else eval_programs.spec
+        self._train = train
+        self._eval = evaluation
         self._source = source
         self._transport = transport
         config = context.config
@@ -144,13 +143,13 @@ class WorkerRuntime:
         self.interpreter.take_hops()  # those of a step that is not traced
         self.stopwatch.switch(Kind.DATA)
         batch = None if self._source is None else self._source.step(step)
-        self._begin(batch, self._context.spec)
+        self._begin(batch, self._train.spec)
         step_end: Mapping[Op, Callable[[], None]] = {
             Op.REDUCE_GRADS: self._reduce_grads,
             Op.REDUCE_WORLD: self._reduce_world,
             Op.UPDATE: self._update,
         }
-        self.interpreter.run(self._train, step_end)
+        self.interpreter.run(self._train.program, step_end)
         world = self._world
         assert world is not None
         return StepReport(
@@ -172,11 +171,11 @@ class WorkerRuntime:
 
     def evaluate(self) -> EvalReport:
         """Return the loss on held-out data; changes no state. All workers call it together."""
-        if self._eval is None or self._eval_spec is None:
+        if self._eval is None:
             raise AssertionError("no evaluation program")
         self.stopwatch.switch(Kind.DATA)
-        self._begin(None if self._source is None else _whole(self._source), self._eval_spec)
-        self.interpreter.run(self._eval, {})
+        self._begin(None if self._source is None else _whole(self._source), self._eval.spec)
+        self.interpreter.run(self._eval.program, {})
         self.stopwatch.switch(Kind.RECV_WAIT)
         world = self._sum_world()
         self.stopwatch.switch(Kind.IDLE)

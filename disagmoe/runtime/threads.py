@@ -31,8 +31,8 @@ class ThreadedRun:
         self.workers = {
             worker: WorkerRuntime(
                 Context(config, train.programs.spec, worker, torch.device("cpu")),
-                train.programs,
-                None if evaluation is None else evaluation.programs,
+                train.programs.part(worker.group),
+                None if evaluation is None else evaluation.programs.part(worker.group),
                 self.hub.transport(str(worker)),
                 None if worker.group.side is Side.EXPERT else source,
             )

@@ -237,6 +237,14 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupProgram:
+    """What every worker of one group is given: its program, and what that is compiled for."""
+
+    spec: ProgramSpec
+    program: Program
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramSet:
     """One program per group, in the order of `spec.layout.all_groups`."""
 
@@ -249,6 +257,10 @@ class ProgramSet:
             if program.group == group:
                 return program
         raise ScheduleError(f"no program for {group}; there are {_names(self.programs)}")
+
+    def part(self, group: Group) -> GroupProgram:
+        """What the workers of `group` need of this set."""
+        return GroupProgram(self.spec, self.of(group))
 
 
 def _names(programs: Iterable[Program]) -> str:

@@ -20,7 +20,7 @@ from disagmoe.runtime.step import WorkerRuntime
 from disagmoe.runtime.threads import ThreadedRun
 from disagmoe.runtime.update import TrainingState
 from disagmoe.schedule.from_config import compile_for
-from disagmoe.schedule.ir import ProgramSet
+from disagmoe.schedule.ir import GroupProgram
 from disagmoe.schedule.layout import Side, Worker
 from disagmoe.transport.gloo import GlooTransport
 from disagmoe.transport.rendezvous import StoreServer, connect
@@ -67,7 +67,7 @@ def _by_step(seen: Mapping[Worker, list[Observation]]) -> list[Mapping[Worker, O
 @dataclass(frozen=True, slots=True)
 class _Task:
     config: RunConfig
-    programs: ProgramSet
+    train: GroupProgram
     worker: Worker
     batches: list[Batch]
     states: list[TrainingState | None]
@@ -102,7 +102,8 @@ class ProcessFleet:
         store = (self._server.host, self._server.port)
         pipes = [pipe for _, pipe in self._members[: len(workers)]]
         for worker, pipe in zip(workers, pipes, strict=True):
-            pipe.send(_Task(config, programs, worker, batches, states, store, self._epoch))
+            train = programs.part(worker.group)
+            pipe.send(_Task(config, train, worker, batches, states, store, self._epoch))
         return _by_step(
             {worker: _answer(worker, pipe) for worker, pipe in zip(workers, pipes, strict=True)}
         )
@@ -154,8 +155,8 @@ def _run_task(task: _Task) -> list[Observation]:
     )
     sees_tokens = task.worker.group.side is not Side.EXPERT
     runtime = WorkerRuntime(
-        Context(task.config, task.programs.spec, task.worker, torch.device("cpu")),
-        task.programs,
+        Context(task.config, task.train.spec, task.worker, torch.device("cpu")),
+        task.train,
         None,
         transport,
         FixedSource(task.batches) if sees_tokens else None,

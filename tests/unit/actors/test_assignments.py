@@ -8,16 +8,18 @@ from disagmoe.config.load import override
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
 from disagmoe.schedule.from_config import compile_for
+from disagmoe.schedule.layout import Worker
 from disagmoe.schedule.text import read_programs
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_each_worker_gets_the_same_programs_and_its_own_name_and_log() -> None:
+def test_each_worker_gets_the_program_of_its_group_and_its_own_name_and_log() -> None:
     loaded = RunConfig.load(ROOT / "configs/tiny.toml")
-    sets = ["parallel.attention_workers=2", "parallel.expert_workers=2"]
+    sets = ["parallel.attention_workers=2", "parallel.expert_workers=2", "train.eval.every=1"]
     config = resolve(override(loaded, sets), cuda=False)
     train, evaluation = compile_for(config)
+    assert evaluation is not None
     plan = RunPlan(config=config, run_dir="/run", host="127.0.0.1", threads_per_worker=3, epoch=2)
     made = assignments(plan, train, evaluation, 99)
     assert [item.worker for item in made] == ["A0.0", "A0.1", "F0.0", "F0.1"]
@@ -25,8 +27,17 @@ def test_each_worker_gets_the_same_programs_and_its_own_name_and_log() -> None:
     assert {(item.host, item.store_port, item.epoch, item.threads) for item in made} == {
         ("127.0.0.1", 99, 2, 3)
     }
-    assert all(item.train_programs is train.programs for item in made)
-    assert all(item.eval_programs is None for item in made)
+    for item in made:
+        group = Worker.parse(item.worker).group
+        assert item.train == train.programs.part(group)
+        assert item.evaluation == evaluation.programs.part(group)
+
+
+def test_without_evaluation_there_is_no_program_of_it() -> None:
+    config = resolve(RunConfig.load(ROOT / "configs/tiny.toml"), cuda=False)
+    plan = RunPlan(config=config, run_dir="/run", host="127.0.0.1", threads_per_worker=1)
+    train, evaluation = compile_for(config)
+    assert [item.evaluation for item in assignments(plan, train, evaluation, 99)] == [None, None]
 
 
 def test_programs_are_written_so_that_they_read_back(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from disagmoe.schedule.ir import (
     SUMMING_OPS,
     TRANSFER_OPS,
     Compute,
+    GroupProgram,
     Op,
     Program,
     ProgramSet,
@@ -195,5 +196,6 @@ def test_a_set_knows_its_programs():
     program = Program(A0, ())
     programs = ProgramSet(spec(), (program,))
     assert programs.of(A0) is program
+    assert programs.part(A0) == GroupProgram(spec(), program)
     with pytest.raises(ScheduleError, match="no program for F7; there are A0"):
         programs.of(Group.parse("F7"))
