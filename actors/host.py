@@ -38,7 +38,9 @@ class WorkerHost:
         self._ended: Stopped | WorkerFailure | None = None
 
     def setup(self, assignment: WorkerAssignment) -> Outcome:
-        """Build the runtime and connect it to its peers."""
+        """Build the runtime and connect it to its peers, after leaving an earlier one."""
+        self.close()
+        self._connected, self._ended = None, None
         self._worker = assignment.worker
 
         def start() -> Started:

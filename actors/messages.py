@@ -1,6 +1,7 @@
 """Frozen values that cross processes: what workers are told and what they answer."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -18,7 +19,9 @@ class RunPlan:
     run_dir: str
     """Absolute path of the run directory, which exists."""
     host: str
-    """Address of this machine that workers and the store bind to."""
+    """Address of the driver's machine, which the store binds to."""
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """Address that each worker binds to, by its name; `host` for those that are not in it."""
     threads_per_worker: int
     gpus_per_worker: float = 0.0
     """Share of a GPU, so that Ray shows each worker its own."""
@@ -36,6 +39,8 @@ class WorkerAssignment:
     train: GroupProgram
     evaluation: GroupProgram | None
     host: str
+    """Address of its machine that it binds to."""
+    store_host: str
     store_port: int
     epoch: int
     threads: int

@@ -6,6 +6,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.util.scheduling_strategies import SchedulingStrategyT
 
 from disagmoe.actors.crew import Reply
 from disagmoe.actors.failure import died, failure_of
@@ -17,11 +18,19 @@ from disagmoe.schedule.layout import Side, Worker
 class RayCrew:
     """See Crew. The actors live as long as this object's process, or until `kill`."""
 
-    def __init__(self, assignments: Sequence[WorkerAssignment], gpus_per_worker: float) -> None:
-        """Create one actor per assignment, each with its share of a GPU."""
+    def __init__(
+        self,
+        assignments: Sequence[WorkerAssignment],
+        gpus_per_worker: float,
+        strategies: Mapping[str, SchedulingStrategyT] | None = None,
+    ) -> None:
+        """Create one actor per assignment, each with its share of a GPU, where `strategies` says by
+        its name, or where Ray likes."""
         self._assignments = {item.worker: item for item in assignments}
         self._actors = {
-            name: _actor_class(name).options(num_gpus=gpus_per_worker).remote()
+            name: _actor_class(name)
+            .options(num_gpus=gpus_per_worker, scheduling_strategy=(strategies or {}).get(name))
+            .remote()
             for name in self._assignments
         }
         self._waiting: dict[Any, tuple[Call, str]] = {}
@@ -30,6 +39,14 @@ class RayCrew:
     def workers(self) -> Sequence[str]:
         """See Crew."""
         return tuple(self._actors)
+
+    def assign(self, assignments: Sequence[WorkerAssignment]) -> None:
+        """Give the same workers something else to set up, with a new epoch; for who compares runs
+        and does not want to pay for new processes."""
+        given = {item.worker: item for item in assignments}
+        if given.keys() != self._actors.keys():
+            raise AssertionError(f"{list(given)} are other workers than {list(self._actors)}")
+        self._assignments = given
 
     def start(self, call: Call) -> None:
         """See Crew."""

@@ -50,7 +50,7 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
     device = torch.device(cluster.device)
     gloo = GlooTransport(
         assignment.worker,
-        connect(assignment.host, assignment.store_port, cluster.start_timeout_s),
+        connect(assignment.store_host, assignment.store_port, cluster.start_timeout_s),
         epoch=assignment.epoch,
         host=assignment.host,
         timeout_s=cluster.transfer_timeout_s,

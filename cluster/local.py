@@ -2,19 +2,15 @@
 
 import logging
 import os
-import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import ray
-import ray._raylet
 from ray._private import ray_constants
 
-import disagmoe
+from disagmoe.cluster.environment import environment, ray_variables, reread_environment
 from disagmoe.cluster.processes import children_that_mention, end_survivors
 from disagmoe.cluster.signals import deferred, sigterm_handler_kept
 from disagmoe.errors import ConfigError, PlacementError
@@ -42,7 +38,7 @@ def local_ray(cpus: int, threads: int) -> Iterator[str]:
         PlacementError: Ray does not start, or not on loopback.
     """
     check_local()
-    with _temp_dir() as temp_dir:
+    with temporary_folder() as temp_dir:
         try:
             _start(temp_dir, cpus, threads)
             yield LOOPBACK
@@ -51,7 +47,7 @@ def local_ray(cpus: int, threads: int) -> Iterator[str]:
                 processes = children_that_mention(temp_dir)
                 ray.shutdown()
                 end_survivors(processes, _PATIENCE_S)
-                _reread_environment()
+                reread_environment()
 
 
 def check_local() -> None:
@@ -70,8 +66,9 @@ def check_local() -> None:
 
 
 def _start(temp_dir: str, cpus: int, threads: int) -> None:
-    with _environment(_variables(threads)), _loopback_as_node_address(), sigterm_handler_kept():
-        _reread_environment()
+    alone = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
+    variables = environment(ray_variables(threads) | alone)
+    with variables, _loopback_as_node_address(), sigterm_handler_kept():
         try:
             ray.init(
                 address="local",
@@ -98,36 +95,6 @@ def _node_address() -> str:
     return str(next(node["NodeManagerAddress"] for node in ray.nodes()))
 
 
-def _variables(threads: int) -> dict[str, str]:
-    """Environment of all processes of this Ray."""
-    root = str(Path(disagmoe.__file__).resolve().parents[1])
-    inherited = os.environ.get("PYTHONPATH")
-    return {
-        # the package as this process has it, installed or not
-        "PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}",
-        "OMP_NUM_THREADS": str(threads),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        # other users of this machine reach loopback, too
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0",
-    }
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
 @contextmanager
 def _loopback_as_node_address() -> Iterator[None]:
     """Let Ray accept 127.0.0.1 as a node's address, at which it then listens alone.
@@ -144,17 +111,12 @@ def _loopback_as_node_address() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
-def _reread_environment() -> None:
-    """Make the Ray library of this process forget mode and token that it has read before."""
-    raylet: Any = ray._raylet  # its stubs lack these two
-    raylet.Config.initialize("")
-    loader = getattr(raylet, "AuthenticationTokenLoader", None)  # Ray 2.49 or newer
-    if loader is not None:
-        loader.instance().reset_cache()
-
-
 @contextmanager
-def _temp_dir() -> Iterator[str]:
+def temporary_folder() -> Iterator[str]:
+    """Make a folder for the files of a Ray, gone with the block.
+
+    Raises ConfigError when its path would be too long.
+    """
     path = tempfile.mkdtemp(prefix=_PREFIX, dir=_temp_base())
     try:
         yield path

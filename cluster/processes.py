@@ -16,7 +16,7 @@ def tree_rss_bytes(root: int) -> int:
     Pages that several of them share are counted once for each, so this is an upper bound.
     """
     total = 0
-    for process in _tree(root):
+    for process in tree(root):
         try:
             total += process.memory_info().rss
         except psutil.Error:  # it has just ended
@@ -24,7 +24,8 @@ def tree_rss_bytes(root: int) -> int:
     return total
 
 
-def _tree(root: int) -> list[psutil.Process]:
+def tree(root: int) -> list[psutil.Process]:
+    """Return process `root` and all below it; none when it has ended."""
     try:
         process = psutil.Process(root)
         return [process, *process.children(recursive=True)]
