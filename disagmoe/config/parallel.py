@@ -24,6 +24,13 @@ class ParallelConfig(Section):
     expert_workers: int = Field(default=1, ge=1)
     """Workers in each expert group (N); each holds its share of the experts of the group's layers;
     at most `model.experts`."""
+    attention_shares: list[float] = Field(default_factory=list)
+    """Weights by which each micro-batch is divided among the attention workers of a group, one per
+    worker, for unequal hosts; whole sequences, so that some may get none. [] divides evenly, unless
+    `parallel.profile` finds workers of unequal speed."""
+    expert_shares: list[float] = Field(default_factory=list)
+    """Weights by which a layer's experts are divided among the expert workers of a group, one per
+    worker, for unequal hosts; each gets at least one. [] divides evenly."""
     rings: int = Field(default=1, ge=1)
     """Copies of the whole ring that train in data parallel (R); each takes its part of every global
     batch, and gradients and optimizer states are shared out among the copies."""
@@ -59,6 +66,16 @@ class ParallelConfig(Section):
     longer."""
     costs: CostsConfig = CostsConfig()
     """What the schedule takes ops and transfers to cost."""
+
+    @property
+    def attention_weights(self) -> list[float]:
+        """`attention_shares`, or equal ones."""
+        return self.attention_shares or [1.0] * self.attention_workers
+
+    @property
+    def expert_weights(self) -> list[float]:
+        """`expert_shares`, or equal ones."""
+        return self.expert_shares or [1.0] * self.expert_workers
 
     @property
     def one_by_one(self) -> bool:

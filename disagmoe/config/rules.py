@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from disagmoe.config.catalogue import join_words
 from disagmoe.config.parallel import COLOCATED, micro_batches
+from disagmoe.config.shares import apportion
 from disagmoe.config.tomlwrite import format_value
 
 if TYPE_CHECKING:  # run.py uses these rules
@@ -88,6 +89,41 @@ def expert_workers_own_experts(config: "RunConfig") -> Iterator[str]:
         yield (
             f"parallel.expert_workers = {workers} is more than model.experts = {experts}, so some "
             f"workers would hold no expert; use {_span(1, experts)}"
+        )
+
+
+def shares_fit_workers(config: "RunConfig") -> Iterator[str]:
+    """`parallel.attention_shares` is empty or holds one number > 0 for each of
+    `parallel.attention_workers`, and `parallel.expert_shares` for each of
+    `parallel.expert_workers`."""
+    parallel = config.parallel
+    yield from _share_problems("attention", parallel.attention_shares, parallel.attention_workers)
+    yield from _share_problems("expert", parallel.expert_shares, parallel.expert_workers)
+
+
+def _share_problems(side: str, shares: list[float], workers: int) -> Iterator[str]:
+    if shares and len(shares) != workers:
+        yield (
+            f"parallel.{side}_shares has {_plural(len(shares), 'number')} for "
+            f"parallel.{side}_workers = {workers}; give one number per worker, or [] for equal "
+            "shares"
+        )
+    for index, share in enumerate(shares):
+        if share <= 0:
+            yield f"parallel.{side}_shares[{index}] = {format_value(share)}; expected a number > 0"
+
+
+def shares_leave_experts(config: "RunConfig") -> Iterator[str]:
+    """`parallel.expert_shares` give each expert worker at least one of `model.experts`."""
+    shares, experts = config.parallel.expert_shares, config.model.experts
+    if any(_share_problems("expert", shares, config.parallel.expert_workers)):
+        return
+    parts = apportion(experts, shares) if shares else []
+    if 0 in parts and len(parts) <= experts:
+        yield (
+            f"parallel.expert_shares = {format_value(shares)} divides model.experts = {experts} "
+            f"into {format_value(parts)}, so some workers would hold no expert; use less unequal "
+            "shares, or fewer parallel.expert_workers"
         )
 
 
@@ -268,15 +304,19 @@ def weights_fit_paths(config: "RunConfig") -> Iterator[str]:
 
 
 def attention_workers_have_sequences(config: "RunConfig") -> Iterator[str]:
-    """Fewer sequences per micro-batch than attention workers in a group leave workers idle."""
-    workers, size = config.parallel.attention_workers, config.parallel.micro_batch_size
-    if size < workers:
-        idle = workers - size
+    """Fewer sequences per micro-batch than attention workers in a group, and very unequal
+    `parallel.attention_shares`, leave workers idle."""
+    parallel = config.parallel
+    workers, size = parallel.attention_workers, parallel.micro_batch_size
+    idle = apportion(size, parallel.attention_weights).count(0)
+    if idle:
+        shares = parallel.attention_shares
+        why = f" and attention_shares = {format_value(shares)}" if shares else ""
         yield (
             f"{idle} of {workers} attention workers per group "
             f"({100 * idle / workers:.0f} %) {'is' if idle == 1 else 'are'} idle, because "
-            f"parallel.micro_batch_size = {size}; use {workers} or more sequences per "
-            f"micro-batch, or parallel.attention_workers = {size}"
+            f"parallel.micro_batch_size = {size}{why}; use {workers} or more sequences per "
+            f"micro-batch, or parallel.attention_workers = {workers - idle}"
         )
 
 
@@ -315,6 +355,8 @@ RULES: tuple[Rule, ...] = (
     mixtral_renormalises,
     groups_own_layers,
     expert_workers_own_experts,
+    shares_fit_workers,
+    shares_leave_experts,
     colocated_workers_match,
     residual_fits_ring,
     tied_embeddings_meet,

@@ -50,9 +50,3 @@ class RunConfig(Section):
         return micro_batches(
             self.train.global_batch_size, parallel.micro_batch_size, parallel.rings
         )
-
-    @property
-    def micro_batch_sizes(self) -> tuple[int, ...]:
-        """Sequences of each micro-batch of a step, in order."""
-        batch, size = self.train.global_batch_size, self.parallel.micro_batch_size
-        return tuple(min(size, batch - start) for start in range(0, batch, size))

@@ -3,10 +3,12 @@
 Shape suffixes: B sequences of a batch, S tokens that are predicted per sequence.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from disagmoe.config.shares import bounds
 from disagmoe.model import losses
 
 IGNORED = losses.IGNORED
@@ -66,16 +68,6 @@ def micro_batch_bounds(sequences: int, micro_batch_size: int) -> list[tuple[int,
     return [(start, min(start + micro_batch_size, sequences)) for start in starts]
 
 
-def part_bounds(sequences: int, rank: int, workers: int) -> tuple[int, int]:
-    """[start, stop) of worker `rank`'s part: contiguous, sizes differ by at most one, may be empty.
-
-    The first workers have the larger parts.
-    """
-    size, larger = divmod(sequences, workers)
-    start = rank * size + min(rank, larger)
-    return start, start + size + (rank < larger)
-
-
 def split_micro_batches(batch: Batch, micro_batch_size: int) -> list[Batch]:
     """The micro-batches of a step's batch where there is one ring, in order."""
     return ring_micro_batches(batch, micro_batch_size, 0, 1)
@@ -84,12 +76,13 @@ def split_micro_batches(batch: Batch, micro_batch_size: int) -> list[Batch]:
 def ring_micro_batches(batch: Batch, micro_batch_size: int, ring: int, rings: int) -> list[Batch]:
     """The micro-batches of one ring: its contiguous part of the batch, cut up. All rings have
     equally many, so the last one may be empty."""
-    start, stop = part_bounds(batch.sequences, ring, rings)
+    start, stop = bounds(batch.sequences, [1.0] * rings, ring)
     longest = -(-batch.sequences // rings)
-    bounds = micro_batch_bounds(longest, micro_batch_size)
-    return [batch.rows(min(start + a, stop), min(start + b, stop)) for a, b in bounds]
+    cuts = micro_batch_bounds(longest, micro_batch_size)
+    return [batch.rows(min(start + a, stop), min(start + b, stop)) for a, b in cuts]
 
 
-def worker_part(micro_batch: Batch, rank: int, workers: int) -> Batch:
-    """The part of one micro-batch that attention worker `rank` of `workers` handles."""
-    return micro_batch.rows(*part_bounds(micro_batch.sequences, rank, workers))
+def worker_part(micro_batch: Batch, weights: Sequence[float], rank: int) -> Batch:
+    """The part of one micro-batch that attention worker `rank` handles: contiguous whole sequences
+    in proportion to `weights`, one per worker; may be empty."""
+    return micro_batch.rows(*bounds(micro_batch.sequences, weights, rank))

@@ -6,12 +6,14 @@ under its global name. The experts of one layer are stacked, because one grouped
 [E_local, D, F].
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
 from disagmoe.config.model import ModelConfig
+from disagmoe.config.shares import apportion
 from disagmoe.errors import ConfigError
 from disagmoe.model import names
 
@@ -57,21 +59,20 @@ class LocalTensor:
         return tensor
 
 
-def expert_range(experts: int, workers: int, rank: int) -> range:
-    """Return the experts of expert worker `rank`: contiguous, the larger shares first.
+def expert_ranges(experts: int, weights: Sequence[float]) -> tuple[range, ...]:
+    """Return the experts of each expert worker: contiguous, in proportion to one weight per worker.
 
-    7 experts on 3 workers give 3, 2, 2. Raises ConfigError when a worker would hold none.
+    7 experts by equal weights of three workers are 3, 2, 2. Raises ConfigError when a worker would
+    hold none.
     """
-    if not 1 <= workers <= experts:
+    parts = apportion(experts, weights)
+    if 0 in parts:
         raise ConfigError(
-            f"{experts} experts do not spread over {workers} expert workers;"
-            f" use 1 to {experts} workers"
+            f"{experts} experts do not spread over {len(parts)} expert workers: {parts}; use at "
+            f"most {experts} workers and less unequal shares"
         )
-    if not 0 <= rank < workers:
-        raise ConfigError(f"expert worker {rank} of {workers}; ranks are 0 to {workers - 1}")
-    share, larger = divmod(experts, workers)
-    start = rank * share + min(rank, larger)
-    return range(start, start + share + (rank < larger))
+    ends = list(accumulate(parts))
+    return tuple(range(end - part, end) for end, part in zip(ends, parts, strict=True))
 
 
 def gate_up_name(layer: int) -> str:

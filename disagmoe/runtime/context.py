@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 
 from disagmoe.config.run import RunConfig
-from disagmoe.model.partition import expert_range
+from disagmoe.model.partition import expert_ranges
 from disagmoe.model.precision import wide
 from disagmoe.runtime.wire import Wire
 from disagmoe.schedule.ir import ProgramSpec
@@ -70,7 +70,4 @@ class Context:
     @cached_property
     def expert_ranges(self) -> tuple[range, ...]:
         """Experts of each rank of an expert group."""
-        workers = self.layout.expert_workers
-        return tuple(
-            expert_range(self.config.model.experts, workers, rank) for rank in range(workers)
-        )
+        return expert_ranges(self.config.model.experts, self.config.parallel.expert_weights)

@@ -18,7 +18,6 @@ from disagmoe.model.partition import (
     LocalTensor,
     Part,
     attention_tensors,
-    expert_range,
     expert_tensors,
 )
 from disagmoe.model.precision import wide
@@ -34,9 +33,10 @@ class SegmentKind(StrEnum):
 
 
 def local_tensors(
-    config: ModelConfig, layout: Layout, worker: Worker
+    config: ModelConfig, layout: Layout, worker: Worker, experts: Sequence[range]
 ) -> dict[SegmentKind, tuple[LocalTensor, ...]]:
-    """The tensors that `worker` holds, by segment; a segment may be empty."""
+    """The tensors that `worker` holds, by segment; a segment may be empty. `experts` are those of
+    each rank of an expert group."""
     out: dict[SegmentKind, tuple[LocalTensor, ...]] = dict.fromkeys(SegmentKind, ())
     shared = _shared_norms(config, layout, worker.group)
     for role in layout.roles_of(worker.group):
@@ -49,8 +49,7 @@ def local_tensors(
                 tensor for tensor in tensors if tensor.name not in shared
             )
         else:
-            share = expert_range(config.experts, layout.expert_workers, worker.rank)
-            out[SegmentKind.EXPERTS] = expert_tensors(config, layers, share)
+            out[SegmentKind.EXPERTS] = expert_tensors(config, layers, experts[worker.rank])
     out[SegmentKind.SHARED] = tuple(shared.values())
     return out
 

@@ -57,10 +57,11 @@ class WorkerRuntime:
         self._source = source
         self._transport = transport
         config = context.config
+        self._attention_weights = config.parallel.attention_weights
         self._slots = SlotTable(config.cluster.transfer_timeout_s)
         self.stopwatch = Stopwatch()
         self.parameters = Parameters(
-            local_tensors(config.model, context.layout, context.worker),
+            local_tensors(config.model, context.layout, context.worker, context.expert_ranges),
             used_twice(config.model, context.layout, context.worker),
             seed=config.train.seed,
             std=config.model.init_std,
@@ -208,7 +209,7 @@ class WorkerRuntime:
         )
         parts = []
         for micro_batch in rings[context.worker.ring]:
-            part = worker_part(micro_batch, context.worker.rank, layout.attention_workers)
+            part = worker_part(micro_batch, self._attention_weights, context.worker.rank)
             parts.append(
                 Part(
                     part.tokens_BS.to(context.device),

@@ -81,6 +81,9 @@ def test_the_layouts_that_are_tried() -> None:
     assert {case.experts for case in tried} >= {1, 2, 3}
     assert {case.in_flight for case in tried} >= {1, 2, 4}
     assert {case.rings for case in tried} >= {1, 2, 3}
+    uneven = [case for case in tried if case.attention_shares or case.expert_shares]
+    assert {case.schedule for case in uneven} == {"af_pipe", "ep_overlap"}
+    assert {case.rings for case in uneven} == {1, 2}
     assert {case.schedule for case in tried} == {"af_pipe", "serial", "ep_1f1b", "ep_overlap"}
     assert {case.residual for case in tried} >= {"auto", "direct"}  # auto is local or fused
     for schedule in ("af_pipe", "ep_1f1b", "ep_overlap"):

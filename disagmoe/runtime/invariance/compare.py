@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields
 import torch
 
 from disagmoe.config.run import RunConfig
-from disagmoe.data.batch import part_bounds, ring_micro_batches
+from disagmoe.config.shares import bounds
+from disagmoe.data.batch import ring_micro_batches
 from disagmoe.optim.adamw import decays
 from disagmoe.optim.clip import clip_scale
 from disagmoe.optim.lr import learning_rate
@@ -139,7 +140,7 @@ def _flips(worker: Worker, seen: Observation, reference: ReferenceStep, config: 
     for (layer, mb), chosen_TK in seen.choices.items():
         if mine[mb].sequences == 0:
             continue
-        start, stop = part_bounds(mine[mb].sequences, worker.rank, parallel.attention_workers)
+        start, stop = bounds(mine[mb].sequences, parallel.attention_weights, worker.rank)
         whole_TK = reference.choices[_place(reference, config, worker.ring, mb)][layer]
         expected_TK = whole_TK[start * positions : stop * positions]
         if chosen_TK.shape != expected_TK.shape:

@@ -22,6 +22,8 @@ class Case:
     residual: str = "auto"
     rings: int = 1
     split_backward: bool = False
+    attention_shares: tuple[float, ...] = ()
+    expert_shares: tuple[float, ...] = ()
     transport: str = "inproc"
 
     @property
@@ -33,6 +35,8 @@ class Case:
         extra += [self.residual] if self.residual != "auto" else []
         extra += [f"R{self.rings}"] if self.rings > 1 else []
         extra += ["split-backward"] if self.split_backward else []
+        for side, shares in (("M", self.attention_shares), ("N", self.expert_shares)):
+            extra += [f"{side}{':'.join(f'{share:g}' for share in shares)}"] if shares else []
         return (
             f"mb{self.micro_batches} p{self.groups} M{self.attention} N{self.experts} "
             f"k{self.in_flight} {' '.join(extra)} {self.transport}"
@@ -51,6 +55,8 @@ class Case:
             self.aux_scope,
             self.residual,
             self.rings,
+            self.attention_shares,
+            self.expert_shares,
             # a fused residual shares norms among other workers where both roles are on the same
             self.residual != "direct" and self.groups > 1 and self.schedule in COLOCATED,
         )
@@ -71,6 +77,8 @@ class Case:
                 f"parallel.residual={self.residual}",
                 f"parallel.rings={self.rings}",
                 f"parallel.split_backward={'true' if self.split_backward else 'false'}",
+                f"parallel.attention_shares={list(self.attention_shares)}",
+                f"parallel.expert_shares={list(self.expert_shares)}",
                 f"train.loss.aux_scope={self.aux_scope}",
             ],
         )
@@ -94,7 +102,15 @@ def cases() -> list[Case]:
         Case(micro_batches=4, groups=2, schedule="serial"),
         Case(micro_batches=4, groups=2, attention=2, experts=2, in_flight=4),
         Case(micro_batches=4, groups=2, attention=2, experts=2, in_flight=2),
-        Case(micro_batches=2, groups=2, attention=3, experts=2, in_flight=2),
+        Case(
+            micro_batches=2,
+            groups=2,
+            attention=3,
+            experts=2,
+            in_flight=2,
+            attention_shares=(1, 3, 2),
+            expert_shares=(1, 3),
+        ),
         Case(micro_batches=4, groups=2, attention=2, experts=3, in_flight=4, dedupe="none"),
         Case(micro_batches=4, groups=3, in_flight=4),
         Case(micro_batches=4, groups=3, attention=3, experts=3, in_flight=4),
@@ -112,7 +128,7 @@ def cases() -> list[Case]:
     rings = [
         Case(micro_batches=2, rings=2, in_flight=2),
         Case(micro_batches=2, rings=3, attention=2, experts=2, in_flight=2),
-        Case(micro_batches=2, rings=2, groups=2, attention=2, in_flight=2),
+        Case(micro_batches=2, rings=2, groups=2, attention=2, in_flight=2, attention_shares=(1, 9)),
     ]
     colocated = [
         Case(micro_batches=4, schedule="ep_1f1b"),
@@ -129,6 +145,8 @@ def cases() -> list[Case]:
             experts=2,
             in_flight=2,
             schedule="ep_overlap",
+            attention_shares=(2, 5),
+            expert_shares=(5, 2),
         ),
         Case(
             micro_batches=4,

@@ -20,6 +20,8 @@ def test_one_setting_with_its_rules() -> None:
         "    default: none, required\n"
         "    rule:    `model.top_k` is at most `model.experts`.\n"
         "    rule:    `parallel.expert_workers` is at most `model.experts`.\n"
+        "    rule:    `parallel.expert_shares` give each expert worker at least one of\n"
+        "    `model.experts`.\n"
     )
 
 

@@ -121,6 +121,25 @@ REFUSED = [
         "micro-batches; use 2 or more, or 0 for no limit",
     ),
     (
+        ["parallel.attention_workers=2", "parallel.attention_shares=[1, 2, 3]"],
+        "parallel.attention_shares has 3 numbers for parallel.attention_workers = 2; give one "
+        "number per worker, or [] for equal shares",
+    ),
+    (
+        ["parallel.expert_workers=2", "parallel.expert_shares=[1]"],
+        "parallel.expert_shares has 1 number for parallel.expert_workers = 2; give one "
+        "number per worker, or [] for equal shares",
+    ),
+    (
+        ["parallel.attention_workers=2", "parallel.attention_shares=[1, 0]"],
+        "parallel.attention_shares[1] = 0.0; expected a number > 0",
+    ),
+    (
+        ["parallel.expert_workers=2", "parallel.expert_shares=[1, 99]"],
+        "parallel.expert_shares = [1.0, 99.0] divides model.experts = 8 into [0, 8], so some "
+        "workers would hold no expert; use less unequal shares, or fewer parallel.expert_workers",
+    ),
+    (
         ["train.lr_schedule.kind=wsd"],
         'train.lr_schedule.decay_steps = 0, but kind = "wsd" ends with a fall; use an integer >= 1',
     ),
@@ -183,6 +202,8 @@ LEGAL = [
     ["parallel.schedule=ep_overlap", "parallel.in_flight=1", "parallel.micro_batch_size=16"],
     ["parallel.schedule=ep_overlap", "parallel.attention_workers=4", "parallel.expert_workers=4"],
     ["parallel.attention_workers=2", "parallel.expert_workers=3"],
+    ["parallel.attention_workers=2", "parallel.attention_shares=[1, 99]"],
+    ["parallel.expert_workers=2", "parallel.expert_shares=[1, 7]"],
     ["parallel.rings=16", "parallel.micro_batch_size=1"],
     ["train.lr_schedule.warmup_steps=200"],
     [*WSD, "train.lr_schedule.warmup_steps=190"],
@@ -244,6 +265,14 @@ def test_all_broken_rules_are_told() -> None:
                 "2 of 3 attention workers per group (67 %) are idle, because "
                 "parallel.micro_batch_size = 1; use 3 or more sequences per micro-batch, or "
                 "parallel.attention_workers = 1"
+            ],
+        ),
+        (
+            ["parallel.attention_workers=2", "parallel.attention_shares=[9, 1]"],
+            [
+                "1 of 2 attention workers per group (50 %) is idle, because "
+                "parallel.micro_batch_size = 4 and attention_shares = [9.0, 1.0]; use 2 or more "
+                "sequences per micro-batch, or parallel.attention_workers = 1"
             ],
         ),
         (

@@ -76,10 +76,7 @@ class HandRuntime:
 
     def __init__(self, workers: int, expert_workers: int, dedupe: Dedupe, terms: LossConfig):
         self.dedupe, self.terms, self.workers = dedupe, terms, workers
-        self.ranges = [
-            partition.expert_range(CONFIG.experts, expert_workers, rank)
-            for rank in range(expert_workers)
-        ]
+        self.ranges = partition.expert_ranges(CONFIG.experts, [1.0] * expert_workers)
         everything = partition.attention_tensors(
             CONFIG, range(CONFIG.layers), embedding=True, head=True
         )

@@ -12,7 +12,7 @@ from disagmoe.model.dispatch import (
     plan_dispatch,
     sum_rows,
 )
-from disagmoe.model.partition import expert_range
+from disagmoe.model.partition import expert_ranges
 
 CHOICES = torch.tensor([[4, 0], [1, 0], [3, 4]])
 
@@ -60,7 +60,8 @@ def test_every_choice_reaches_its_expert_once_in_order(data: st.DataObject) -> N
     dedupe: Dedupe = data.draw(st.sampled_from(["rank", "none"]))
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
     expert_TK = torch.rand(tokens, experts, generator=generator).argsort(1)[:, :top_k]
-    ranges = [expert_range(experts, workers, rank) for rank in range(workers)]
+    weights = data.draw(st.lists(st.sampled_from([1.0, 1.1]), min_size=workers, max_size=workers))
+    ranges = expert_ranges(experts, weights)
     seen = []
     for held, part in zip(ranges, plan_dispatch(expert_TK, ranges, dedupe), strict=True):
         token_P = part.token_R[part.row_P]

@@ -4,7 +4,7 @@ from disagmoe.config.model import ModelConfig
 from disagmoe.model.init import initial_store, initial_value
 from disagmoe.model.partition import (
     attention_tensors,
-    expert_range,
+    expert_ranges,
     expert_tensors,
     model_tensors,
 )
@@ -29,8 +29,7 @@ def test_every_partition_starts_from_the_same_bits() -> None:
     for local in model_tensors(CONFIG):
         whole |= local.split(store[local.name])
     for workers in (1, 2, 3, 5):
-        for rank in range(workers):
-            experts = expert_range(CONFIG.experts, workers, rank)
+        for rank, experts in enumerate(expert_ranges(CONFIG.experts, [1.0] * workers)):
             locals_ = (
                 *attention_tensors(CONFIG, [rank % 3], embedding=True, head=True),
                 *expert_tensors(CONFIG, [2, 0], experts),

@@ -8,7 +8,7 @@ from disagmoe.errors import ConfigError
 from disagmoe.model.names import global_shapes
 from disagmoe.model.partition import (
     attention_tensors,
-    expert_range,
+    expert_ranges,
     expert_tensors,
     model_tensors,
 )
@@ -31,26 +31,29 @@ def config(*, layers: int = 3, experts: int = 5, tied: bool = False) -> ModelCon
 
 
 def test_larger_shares_come_first() -> None:
-    assert [expert_range(7, 3, rank) for rank in range(3)] == [range(3), range(3, 5), range(5, 7)]
+    assert expert_ranges(7, [1.0, 1.0, 1.0]) == (range(3), range(3, 5), range(5, 7))
+    assert expert_ranges(7, [1.0, 5.0, 1.0]) == (range(1), range(1, 6), range(6, 7))
 
 
 @given(st.integers(1, 40), st.data())
 @settings(derandomize=True)
 def test_ranges_cover_all_experts_once(experts: int, data: st.DataObject) -> None:
     workers = data.draw(st.integers(1, experts))
-    ranges = [expert_range(experts, workers, rank) for rank in range(workers)]
+    ranges = expert_ranges(experts, [1.0] * workers)
     assert [expert for part in ranges for expert in part] == list(range(experts))
     assert {len(part) for part in ranges} <= {experts // workers, -(-experts // workers)}
 
 
-def test_more_workers_than_experts_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"2 experts .* 3 expert workers; use 1 to 2 workers"):
-        expert_range(2, 3, 0)
-
-
-def test_rank_outside_the_group_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"expert worker 2 of 2; ranks are 0 to 1"):
-        expert_range(4, 2, 2)
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0, 1.0, 1.0], r"2 experts .* 3 expert workers: \[1, 1, 0\]; use at most 2 workers"),
+        ([1.0, 9.0], r"2 experts .* 2 expert workers: \[0, 2\]; .* and less unequal shares"),
+    ],
+)
+def test_a_worker_without_experts_is_refused(weights: list[float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        expert_ranges(2, weights)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -61,8 +64,8 @@ def test_workers_together_hold_every_parameter(groups: int, workers: int, tied: 
     for g in range(groups):
         layers = range(g, cfg.layers, groups)
         held += attention_tensors(cfg, layers, embedding=g == 0, head=g == cfg.layers % groups)
-        for rank in range(workers):
-            held += expert_tensors(cfg, layers, expert_range(cfg.experts, workers, rank))
+        for experts in expert_ranges(cfg.experts, [1.0] * workers):
+            held += expert_tensors(cfg, layers, experts)
     parts = {part.name: part.shape for local in held for part in local.parts}
     held_twice = int(tied and cfg.layers % groups != 0)  # embedding and head lie apart
     assert sum(len(local.parts) for local in held) == len(parts) + held_twice

@@ -30,7 +30,7 @@ class Alone:
         self.context: Context = context_of(config, worker)
         layout, own = self.context.layout, self.context.worker
         self.parameters = Parameters(
-            local_tensors(config.model, layout, own),
+            local_tensors(config.model, layout, own, self.context.expert_ranges),
             used_twice(config.model, layout, own),
             seed=0,
             std=config.model.init_std,

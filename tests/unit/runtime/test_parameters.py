@@ -3,24 +3,31 @@ import torch
 
 from disagmoe.config.run import RunConfig
 from disagmoe.model import names
+from disagmoe.model.partition import LocalTensor
+from disagmoe.runtime.context import Context
 from disagmoe.runtime.parameters import Parameters, SegmentKind, local_tensors, used_twice
 from disagmoe.schedule.from_config import programs_for
 from disagmoe.schedule.layout import Worker
-from tests.unit.runtime.tiny import initial_values, tiny
+from tests.unit.runtime.tiny import context_of, initial_values, tiny
+
+
+def tensors_of(context: Context) -> dict[SegmentKind, tuple[LocalTensor, ...]]:
+    return local_tensors(
+        context.config.model, context.layout, context.worker, context.expert_ranges
+    )
 
 
 def held(config: RunConfig, name: str) -> dict[str, list[str]]:
     """Names of tensors by segment."""
-    layout = programs_for(config).spec.layout
-    tensors = local_tensors(config.model, layout, Worker.parse(name))
+    tensors = tensors_of(context_of(config, name))
     return {str(kind): [tensor.name for tensor in members] for kind, members in tensors.items()}
 
 
 def parameters(config: RunConfig, name: str) -> Parameters:
-    layout, worker = programs_for(config).spec.layout, Worker.parse(name)
+    context = context_of(config, name)
     return Parameters(
-        local_tensors(config.model, layout, worker),
-        used_twice(config.model, layout, worker),
+        tensors_of(context),
+        used_twice(config.model, context.layout, context.worker),
         seed=config.train.seed,
         std=config.model.init_std,
         dtype=torch.bfloat16 if config.train.precision == "bf16" else torch.float64,

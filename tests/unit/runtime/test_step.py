@@ -172,6 +172,26 @@ def test_bits_do_not_depend_on_the_depth_in_flight(sets: dict[str, object]) -> N
         assert other.report.grad_norm == seen[0].report.grad_norm
 
 
+def test_shares_decide_who_handles_what() -> None:
+    config = tiny(
+        parallel__attention_workers=2,
+        parallel__attention_shares=[1, 3],
+        parallel__expert_workers=2,
+        parallel__expert_shares=[3, 1],
+        parallel__micro_batch_size=4,
+    )
+    with threads(config, [batch_of(config)]) as run:
+        recordings = run.each(lambda runtime: runtime.record())
+        run.each(lambda runtime: runtime.run_step(0))
+        tokens = {str(w): [len(c) for c in r.choices.values()] for w, r in recordings.items()}
+        experts = {
+            str(worker): sum(name.endswith("down.weight") for name in values)
+            for worker, values in values_of(run).items()
+        }
+    assert tokens == {"A0.0": [5, 5], "A0.1": [15, 15], "F0.0": [], "F0.1": []}
+    assert experts == {"A0.0": 0, "A0.1": 0, "F0.0": 6, "F0.1": 2}
+
+
 def test_reading_data_is_charged_to_data() -> None:
     """torchtitan#1481: the fetch itself was outside of the timer."""
 
