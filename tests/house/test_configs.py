@@ -12,7 +12,7 @@ from disagmoe.config.run import RunConfig
 from disagmoe.config.tomlwrite import dump_toml
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+CONFIGS = sorted((ROOT / "configs").rglob("*.toml"))
 LONGEST_DOC = 320  # characters; what needs more belongs into a README
 
 
@@ -32,14 +32,16 @@ def test_docs_are_fresh() -> None:
 
 
 def test_the_configs_that_users_and_tests_rely_on_are_there() -> None:
-    assert {"quickstart.toml", "tiny.toml", "tiny_mixtral.toml"} <= {path.name for path in CONFIGS}
+    names = {str(path.relative_to(ROOT / "configs")) for path in CONFIGS}
+    assert {"quickstart.toml", "tiny.toml", "tiny_mixtral.toml"} <= names
+    assert "runs/qwen3-235b-h800x16.toml" in names
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_config_loads_and_its_resolved_dump_loads_back_equal(path: Path, tmp_path: Path) -> None:
     config = RunConfig.load(path)
     assert warnings(config) == []
-    resolved = resolve(config, cuda=False)
+    resolved = resolve(config, cuda=config.cluster.device == "cuda")
     dumped = tmp_path / "config.toml"
     dumped.write_text(dump_toml(resolved), encoding="utf-8")
     assert RunConfig.load(dumped) == resolved
