@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from disagmoe import __version__
-from disagmoe.cli import config, data, schedule
+from disagmoe.cli import bench, config, data, schedule
 from disagmoe.cli.invariance import invariance
 from disagmoe.cli.train import train
 from disagmoe.errors import ConfigError, DataError, DisagMoEError, PlacementError
@@ -21,6 +21,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Train mixture-of-experts models with attention and experts on disjoint workers.",
 )
+app.add_typer(bench.app, name="bench")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 app.add_typer(schedule.app, name="schedule")

@@ -1,0 +1,1 @@
+"""Measured comparisons: what `disagmoe bench` does."""

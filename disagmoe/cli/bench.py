@@ -1,0 +1,106 @@
+"""`disagmoe bench`: measured ratios, both sides in one run."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from disagmoe.units import format_bytes
+
+if TYPE_CHECKING:
+    from disagmoe.bench.overlap import Comparison
+
+FAILED = 1
+
+app = typer.Typer(no_args_is_help=True, help="Measure against what people use today.")
+
+
+@app.callback()
+def _group() -> None:
+    """Keep sub-commands although there may be only one."""
+
+
+@app.command()
+def overlap(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two scenarios, one rate, no search; under 3 minutes.")
+    ] = False,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, help="Steps of each system at each rate.")
+    ] = 5,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="SCENARIO", help="Leave the others out; may be repeated."),
+    ] = None,
+    configs: Annotated[
+        Path | None, typer.Option("--configs", help="Folder with the run configs of scenarios.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train with the split and with expert parallelism over a slow network, on this machine.
+
+    Hosts are network namespaces with one core each, joined by links of a limited rate, with a Ray
+    node on each. All systems have the same model, tokens, type, code and cores, each with the
+    micro-batch size that is best for itself, and take turns. Needs root and iproute2. Exits with 1
+    when the comparison is not valid, and says why.
+    """
+    # torch and Ray take seconds to import, which `disagmoe --help` should not pay
+    from disagmoe.bench.overlap import compare, stage
+    from disagmoe.bench.scenarios import SCENARIOS, choose, configs_folder
+    from disagmoe.bench.verdict import as_json as all_figures
+    from disagmoe.bench.verdict import checks
+    from disagmoe.cluster.local import temporary_folder
+    from disagmoe.cluster.signals import sigterm_raises
+
+    scenarios = choose(SCENARIOS, only or [], quick=quick)
+    folder = configs or configs_folder()
+    comparisons: list[Comparison] = []
+    with (
+        sigterm_raises(),
+        temporary_folder() as scratch,
+        stage(folder / scenarios[0].config, Path(scratch)) as up,
+    ):
+        _say(f"{len(up.nodes)} hosts, cores {', '.join(str(node.core) for node in up.nodes)}")
+        for scenario in scenarios:
+            for comparison in compare(scenario, folder, up, rounds, _say):
+                _say("\n".join(_table(comparison)))
+                comparisons.append(comparison)
+    found = checks(comparisons)
+    for name, holds in found.items():
+        if not holds:
+            _say(f"not valid: {name}: no")
+    if as_json:
+        typer.echo(json.dumps(all_figures(comparisons, rounds)))
+    if not all(found.values()):
+        raise typer.Exit(FAILED)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _table(comparison: "Comparison") -> list[str]:
+    from disagmoe.bench.scenarios import AF_PIPE
+    from disagmoe.bench.verdict import allowed, ratio
+
+    lines = [
+        f"{'':<12} {'step':>8} {'bound':>8} {'of it':>6} {'computes':>14} {'exposed':>14} "
+        f"{'link':>10} {'split faster by':>16} {'allowed':>8}"
+    ]
+    for system, measured in comparison.systems.items():
+        shares = measured.samples[-1].shares
+        busy = " ".join(f"{share.utilisation:6.0%}" for share in shares)
+        exposed = " ".join(f"{share.exposed_communication:6.0%}" for share in shares)
+        against = (
+            f"{ratio(comparison, system):16.2f} {allowed(comparison, system):8.2f}"
+            if system != AF_PIPE
+            else ""
+        )
+        lines.append(
+            f"{system:<12} {measured.step_s:6.2f} s {measured.lower_bound_s:6.2f} s "
+            f"{measured.lower_bound_s / measured.step_s:6.0%} {busy:>14} {exposed:>14} "
+            f"{format_bytes(measured.load.link_bytes):>10} {against}".rstrip()
+        )
+    return lines
