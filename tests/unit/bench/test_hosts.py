@@ -1,0 +1,48 @@
+"""Commands that make hosts, and what is said where they cannot be made."""
+
+import os
+import shutil
+
+import pytest
+
+from disagmoe.bench.hosts import Host, build_commands, check_possible, limit_command
+from disagmoe.errors import PlacementError
+
+HOSTS = [Host(0, "dm-0", "dm-switch"), Host(1, "dm-1", "dm-switch")]
+
+
+def test_every_host_has_its_own_address_and_link() -> None:
+    commands = [" ".join(command) for command in build_commands(HOSTS, "dm-switch")]
+    assert commands[0] == "ip netns add dm-switch"
+    assert "ip -n dm-0 addr add 10.200.0.1/24 dev host0" in commands
+    assert "ip -n dm-1 addr add 10.200.0.2/24 dev host1" in commands
+    for index in (0, 1):
+        link = f"ip -n dm-switch link add port{index} type veth peer name host{index} netns"
+        assert f"{link} dm-{index}" in commands
+        plugged = f"ip -n dm-switch link set port{index} mtu 9000 master bridge up"
+        assert plugged in commands
+
+
+def test_a_rate_is_a_token_bucket_in_kbit() -> None:
+    assert " ".join(limit_command("dm-0", "host0", 83.21)) == (
+        "tc -n dm-0 qdisc replace dev host0 root tbf rate 83210kbit burst 64000 latency 20ms"
+    )
+
+
+def test_no_rate_removes_it() -> None:
+    assert " ".join(limit_command("dm-0", "host0", None)) == ("tc -n dm-0 qdisc del dev host0 root")
+
+
+def test_all_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "tc" else f"/sbin/{name}")
+    with pytest.raises(
+        PlacementError, match=r"need root and the command tc; run as root .* iproute2"
+    ):
+        check_possible()
+
+
+def test_nothing_is_missing_for_root_with_iproute2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/sbin/{name}")
+    check_possible()
