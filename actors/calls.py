@@ -8,9 +8,9 @@ from disagmoe.config.cluster import FIRST_STEP_FACTOR, ClusterConfig
 from disagmoe.config.train import TrainConfig
 
 
-def calls(train: TrainConfig) -> Iterator[Call]:
-    """All calls after the start-up: every step once, evaluations in between and at the end."""
-    for step in range(train.steps):
+def calls(train: TrainConfig, steps: range) -> Iterator[Call]:
+    """The calls of `steps`: every one once, evaluations in between and at the end of the run."""
+    for step in steps:
         yield Call("step", step)
         if evaluates_after(step, train):
             yield Call("eval", step)
@@ -41,5 +41,5 @@ class Deadlines:
                 return self.start_s
             case "step":
                 return self.step_s * (FIRST_STEP_FACTOR if call.step == 0 else 1.0)
-            case "eval":
+            case "eval" | "adopt":
                 return self.step_s

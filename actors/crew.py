@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from disagmoe.actors.messages import Call, Outcome, Progress
+from disagmoe.actors.messages import Call, Outcome, Progress, WorkerAssignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,9 @@ class Crew(Protocol):
     @property
     def workers(self) -> Sequence[str]:
         """Their names in world-rank order."""
+
+    def assign(self, assignments: Sequence[WorkerAssignment]) -> None:
+        """Give each worker something else to set up or to adopt by the next such call."""
 
     def start(self, call: Call) -> None:
         """Queue `call` on every worker, behind the calls queued before."""

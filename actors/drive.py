@@ -5,20 +5,34 @@ Knows nothing of Ray: the workers are a Crew.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from disagmoe.actors.calls import Deadlines, calls
 from disagmoe.actors.crew import Crew
-from disagmoe.actors.events import Event, RunEnded, RunStarted, StepTraced
+from disagmoe.actors.events import Event, RunEnded, RunStarted, ScheduleTuned, StepTraced
 from disagmoe.actors.inquest import Inquest
 from disagmoe.actors.merge import merge_eval, merge_step
-from disagmoe.actors.messages import Call, Outcome, Started, WorkerFailure
+from disagmoe.actors.messages import (
+    Adopted,
+    Call,
+    Outcome,
+    Started,
+    WorkerAssignment,
+    WorkerFailure,
+)
 from disagmoe.config.run import RunConfig
 from disagmoe.runtime.report import EvalReport, StepReport
+from disagmoe.runtime.trace import WorkerTrace
 
 T = TypeVar("T")
+
+Traces = Mapping[str, WorkerTrace]
+"""What each worker did in one step."""
+
+Retune = Callable[[Sequence[Traces]], tuple[ScheduleTuned, Sequence[WorkerAssignment]]]
+"""From the traces of the profiled steps to what the workers are to go on with."""
 
 QUEUED_CALLS = 3
 """Calls that a worker has at most: one under way and two behind it, so that it never waits for the
@@ -45,14 +59,17 @@ class Drive:
         config: RunConfig,
         crew: Crew,
         inquest: Inquest,
+        retune: Retune,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._crew = crew
         self._inquest = inquest
+        self._retune = retune
         self._now = now
         self._deadlines = Deadlines.of(config.cluster)
         self._pending: deque[_Pending] = deque()
+        self._profile: list[Traces] = []
         self._since_s = now()
 
     def events(self) -> Iterator[Event]:
@@ -67,27 +84,52 @@ class Drive:
         self._queue(Call("setup"))
         outcomes, _ = self._finish_oldest()
         yield RunStarted(workers=tuple(_all_of(Started, outcomes).values()))
-        todo = calls(self._config.train)
-        stopped = False
-        while not stopped:
+        train, profiled = self._config.train, self._config.parallel.profiled_steps
+        stopped = yield from self._make(calls(train, range(profiled.stop)))
+        if profiled and not stopped:
+            yield self._change_programs(profiled[-1])
+        if not stopped:
+            stopped = yield from self._make(calls(train, range(profiled.stop, train.steps)))
+        self._crew.kill()
+        yield RunEnded(status="stopped" if stopped else "ok")
+
+    def _make(self, todo: Iterator[Call]) -> Generator[Event, None, bool]:
+        """Make all calls and wait for the last; return whether the run was stopped in them."""
+        while True:
             while len(self._pending) < QUEUED_CALLS and (call := next(todo, None)) is not None:
                 self._queue(call)
             if not self._pending:
-                break
+                return False
             call = self._pending[0].call
             outcomes, elapsed_s = self._finish_oldest()
             if call.kind == "eval":
                 yield merge_eval(call.step, _all_of(EvalReport, outcomes), elapsed_s)
-            else:
-                reports = _all_of(StepReport, outcomes)
-                result = merge_step(reports, elapsed_s)
-                stopped = result.stopped
-                yield result
-                traces = {name: r.trace for name, r in reports.items() if r.trace is not None}
-                if traces:
-                    yield StepTraced(traces=traces)
-        self._crew.kill()
-        yield RunEnded(status="stopped" if stopped else "ok")
+                continue
+            reports = _all_of(StepReport, outcomes)
+            result = merge_step(reports, elapsed_s)
+            yield result
+            yield from self._traced(call.step, reports)
+            if result.stopped:
+                return True
+
+    def _traced(self, step: int, reports: Mapping[str, StepReport]) -> Iterator[Event]:
+        traces = {name: r.trace for name, r in reports.items() if r.trace is not None}
+        if step in self._config.parallel.profiled_steps:
+            self._profile.append(traces)
+        if traces and self._config.trace.covers(step):
+            yield StepTraced(traces=traces)
+
+    def _change_programs(self, step: int) -> Event:
+        """Go on with tuned programs after `step`. No other call is under way, so that no step is
+        done by workers with different programs."""
+        tuned, assignments = self._retune(self._profile)
+        self._profile.clear()
+        self._crew.assign(assignments)
+        self._since_s = self._now()  # the time until here was the driver's
+        self._queue(Call("adopt", step))
+        outcomes, _ = self._finish_oldest()
+        _all_of(Adopted, outcomes)
+        return tuned
 
     def _queue(self, call: Call) -> None:
         self._pending.append(_Pending(call))

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from disagmoe.actors.events import (
     Event,
     RunEnded,
     RunStarted,
+    ScheduleTuned,
     StepResult,
     StepTraced,
 )
@@ -21,6 +23,7 @@ from disagmoe.actors.failure import failure_of
 from disagmoe.actors.inquest import Inquest
 from disagmoe.actors.messages import RunPlan
 from disagmoe.actors.raycrew import RayCrew
+from disagmoe.actors.retune import retuned
 from disagmoe.actors.startup import log_to
 from disagmoe.schedule.from_config import compile_for
 from disagmoe.transport.rendezvous import StoreServer
@@ -54,7 +57,8 @@ class _DriverShell:
                 place.write_text(text, encoding="utf-8")
                 return str(place)
 
-            for event in Drive(plan.config, self._crew, Inquest(save_stacks)).events():
+            retune = partial(retuned, plan, store_port=store.port)
+            for event in Drive(plan.config, self._crew, Inquest(save_stacks), retune).events():
                 _log(event)
                 yield event
             store.close()
@@ -84,6 +88,8 @@ def _log(event: Event) -> None:
             log.info("after step %d: held-out loss %.6f", event.step, event.loss)
         case StepTraced():
             log.info("traced the step on %d workers", len(event.traces))
+        case ScheduleTuned():
+            log.info("tuned: %s", event.config.parallel)
         case RunEnded():
             log.info("the run has ended: %s", event.status)
             for failure in event.failures:

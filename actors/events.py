@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from disagmoe.actors.messages import Started, WorkerFailure
+from disagmoe.config.run import RunConfig
 from disagmoe.runtime.trace import WorkerTrace
 
 
@@ -56,6 +57,22 @@ class StepTraced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleTuned:
+    """The steps after this one run on programs made for what the steps before it have cost."""
+
+    config: RunConfig
+    """The resolved config of the rest of the run, with costs, depth and shares filled in."""
+    seconds: dict[str, float]
+    """What was measured, by the names of the costs, per micro-batch."""
+    expert_shares: list[float]
+    """Shares that would suit the expert workers better; [] where those in use do."""
+    planned_s: float
+    """Planned duration of a step, without the sums and the update at its end."""
+    gap: float
+    """Planned duration over its lower bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
     """Loss on held-out data."""
 
@@ -74,4 +91,4 @@ class RunEnded:
     failures: tuple[WorkerFailure, ...] = ()
 
 
-Event = RunStarted | StepResult | StepTraced | EvalResult | RunEnded
+Event = RunStarted | StepResult | StepTraced | ScheduleTuned | EvalResult | RunEnded

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from disagmoe.actors.failure import failure_of
 from disagmoe.actors.messages import (
+    Adopted,
     Call,
     Outcome,
     Progress,
@@ -64,6 +65,18 @@ class WorkerHost:
     def evaluate(self, after_step: int) -> Outcome:
         """Return the loss on held-out data, unless the run has ended here before."""
         return self._guarded(Call("eval", after_step), lambda: self._runtime.evaluate())
+
+    def adopt(self, assignment: WorkerAssignment, after_step: int) -> Outcome:
+        """Go on with the programs and attention shares of `assignment`; the rest of it is that of
+        the set-up."""
+
+        def change() -> Adopted:
+            weights = assignment.config.parallel.attention_weights
+            self._runtime.adopt(assignment.train, assignment.evaluation, weights)
+            self._runtime.stopwatch.take()  # the driver has made them meanwhile
+            return Adopted(self._worker)
+
+        return self._guarded(Call("adopt", after_step), change)
 
     def _guarded(self, call: Call, action: Callable[[], Outcome]) -> Outcome:
         if self._ended is not None:

@@ -51,9 +51,10 @@ class WorkerAssignment:
 class Call:
     """One thing that all workers do together."""
 
-    kind: Literal["setup", "step", "eval"]
+    kind: Literal["setup", "step", "eval", "adopt"]
     step: int = 0
-    """The step to do, from 0; for an evaluation the step after which it happens."""
+    """The step to do, from 0; for an evaluation or a change of programs the step after which it
+    happens."""
 
     def __str__(self) -> str:
         match self.kind:
@@ -63,6 +64,8 @@ class Call:
                 return f"step {self.step}"
             case "eval":
                 return f"evaluation after step {self.step}"
+            case "adopt":
+                return f"change of programs after step {self.step}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,13 @@ class Started:
     pid: int
     versions: dict[str, str]
     """Of Python and the libraries that decide its results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A worker goes on with other programs."""
+
+    worker: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +120,7 @@ class WorkerFailure:
     """When it was noticed, in seconds since the epoch of the system clock."""
 
 
-Outcome = Started | StepReport | EvalReport | Stopped | WorkerFailure
+Outcome = Started | StepReport | EvalReport | Adopted | Stopped | WorkerFailure
 """What a worker answers to a call."""
 
 

@@ -41,8 +41,8 @@ class RayCrew:
         return tuple(self._actors)
 
     def assign(self, assignments: Sequence[WorkerAssignment]) -> None:
-        """Give the same workers something else to set up, with a new epoch; for who compares runs
-        and does not want to pay for new processes."""
+        """See Crew. To set up again takes a new epoch; for who compares runs and does not want to
+        pay for new processes."""
         given = {item.worker: item for item in assignments}
         if given.keys() != self._actors.keys():
             raise AssertionError(f"{list(given)} are other workers than {list(self._actors)}")
@@ -62,6 +62,8 @@ class RayCrew:
                 return actor.run_step.remote(call.step)
             case "eval":
                 return actor.evaluate.remote(call.step)
+            case "adopt":
+                return actor.adopt.remote(self._assignments[name], call.step)
 
     def poll(self, timeout_s: float) -> list[Reply]:
         """See Crew."""

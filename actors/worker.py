@@ -28,6 +28,10 @@ class _WorkerShell:
         """See WorkerHost.evaluate."""
         return self._host.evaluate(after_step)
 
+    def adopt(self, assignment: WorkerAssignment, after_step: int) -> Outcome:
+        """See WorkerHost.adopt."""
+        return self._host.adopt(assignment, after_step)
+
     @ray.method(concurrency_group="control")
     def ping(self) -> Progress:
         """See WorkerHost.ping."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from disagmoe.actors.events import EvalResult, RunStarted, StepResult
+from disagmoe.actors.events import EvalResult, RunStarted, ScheduleTuned, StepResult
 from disagmoe.api.result import Result
 from disagmoe.config.run import RunConfig
 
@@ -22,6 +22,9 @@ class Callback:
 
     def on_step(self, step: StepResult) -> None:
         """A step is done."""
+
+    def on_tuned(self, tuned: ScheduleTuned) -> None:
+        """The steps from now on run on a schedule made for what the steps before have cost."""
 
     def on_eval(self, evaluation: EvalResult) -> None:
         """An evaluation is done."""

@@ -60,6 +60,10 @@ class RunDir:
             raise ConfigError(f"cannot make the run directory {path}: {error.strerror}") from error
         self.path = path.resolve()
 
+    def write_config(self, config: RunConfig) -> None:
+        """Replace `config.toml`, once the run goes on with other settings."""
+        _write_whole(self.path / CONFIG_FILE, dump_toml(config))
+
     def write_result(self, result: Result) -> None:
         """Write `result.json`."""
         _write_whole(self.path / RESULT_FILE, result.to_json() + "\n")

@@ -12,6 +12,7 @@ from disagmoe.actors.events import (
     Event,
     RunEnded,
     RunStarted,
+    ScheduleTuned,
     StepResult,
     StepTraced,
 )
@@ -41,6 +42,8 @@ class Tally:
                 self.steps.append(event)
             case EvalResult():
                 self.evaluations.append(event)
+            case ScheduleTuned():
+                pass  # the config file says it
             case StepTraced():
                 for worker, trace in event.traces.items():
                     self.traces.setdefault(worker, []).append(trace)

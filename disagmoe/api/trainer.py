@@ -11,6 +11,7 @@ from disagmoe.actors.events import (
     Event,
     RunEnded,
     RunStarted,
+    ScheduleTuned,
     StepResult,
     StepTraced,
 )
@@ -94,30 +95,44 @@ class Trainer:
             local_session(config, str(run_dir.path)) as session,
         ):
             try:
-                self._follow(session.events(), tally, metrics)
+                self._follow(session.events(), tally, metrics, run_dir)
             except (KeyboardInterrupt, SystemExit):
                 # a signal to the whole process group may have ended the driver as well
                 with suppress(WorkerError):
                     session.request_stop()
-                    self._follow(session.events(for_s=STOP_GRACE_S), tally, metrics)
+                    events = session.events(for_s=STOP_GRACE_S)
+                    self._follow(events, tally, metrics, run_dir)
                 raise
 
-    def _follow(self, events: Iterable[Event], tally: Tally, metrics: MetricsLog) -> None:
+    def _follow(
+        self, events: Iterable[Event], tally: Tally, metrics: MetricsLog, run_dir: RunDir
+    ) -> None:
         for event in events:
             tally.add(event)
             match event:
-                case RunStarted():
-                    for callback in self._callbacks:
-                        callback.on_start(event)
                 case StepResult():
                     metrics.step(event)
-                    for callback in self._callbacks:
-                        callback.on_step(event)
                 case EvalResult():
                     metrics.evaluation(event)
-                    for callback in self._callbacks:
-                        callback.on_eval(event)
+                case ScheduleTuned():
+                    run_dir.write_config(event.config)
                 case StepTraced():
                     write_trace(self.run_dir / TRACE_FILE, tally.traces)
-                case RunEnded():
+                case RunStarted() | RunEnded():
                     pass
+            for callback in self._callbacks:
+                _tell(callback, event)
+
+
+def _tell(callback: Callback, event: Event) -> None:
+    match event:
+        case RunStarted():
+            callback.on_start(event)
+        case StepResult():
+            callback.on_step(event)
+        case EvalResult():
+            callback.on_eval(event)
+        case ScheduleTuned():
+            callback.on_tuned(event)
+        case StepTraced() | RunEnded():
+            pass

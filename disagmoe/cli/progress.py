@@ -6,7 +6,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from disagmoe.api import Callback, EvalResult, Result, RunConfig, RunStarted, StepResult
+from disagmoe.api import (
+    Callback,
+    EvalResult,
+    Result,
+    RunConfig,
+    RunStarted,
+    ScheduleTuned,
+    StepResult,
+)
 from disagmoe.units import format_bytes, format_count, format_seconds
 
 _PLAIN_LINES = 50
@@ -62,6 +70,10 @@ class ShowProgress(Callback):
         if step.skipped:
             self._say(f"step {step.step + 1}: update skipped, because {step.skipped}")
 
+    def on_tuned(self, tuned: ScheduleTuned) -> None:
+        """Say what was measured and what follows from it."""
+        self._say(tuned_line(tuned))
+
     def on_eval(self, evaluation: EvalResult) -> None:
         """Show the evaluation."""
         self._say(
@@ -87,6 +99,23 @@ def step_line(step: StepResult) -> str:
         f"loss {step.loss:.4f}  {format_count(step.tokens_per_s)} tokens/s  "
         f"{format_seconds(step.step_s)}/step  computes {shares(step.compute_share)}"
     )
+
+
+def tuned_line(tuned: ScheduleTuned) -> str:
+    """What a profile has found, in one line."""
+    parallel = tuned.config.parallel
+    costs = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in tuned.seconds.items())
+    found = [
+        f"measured, in ms per micro-batch: {costs}",
+        f"{parallel.in_flight} in flight",
+        f"planned {format_seconds(tuned.planned_s)}/step without its end, "
+        f"{100 * (tuned.gap - 1):.1f} % above the lower bound",
+    ]
+    if parallel.attention_shares:
+        found.append(f"attention_shares = {parallel.attention_shares}")
+    if tuned.expert_shares:
+        found.append(f"expert_shares = {tuned.expert_shares} would suit these workers better")
+    return "; ".join(found)
 
 
 def shares(by_group: dict[str, float]) -> str:

@@ -49,6 +49,12 @@ class CostsConfig(Section):
     """Transfer of the gradient of the residual stream; for `residual = "direct"` only."""
 
 
+def are_default(costs: CostsConfig) -> bool:
+    """Whether nothing is known of a run but the usual proportions."""
+    fields = CostsConfig.model_fields.items()
+    return all(getattr(costs, name) == field.default for name, field in fields)
+
+
 def ring_depth(costs: CostsConfig, *, groups: int, residual: str, colocated: bool) -> int:
     """Return how many micro-batches keep the ring busy, forward: a micro-batch passes a layer in
     `trip`, and the busiest resource of a group can take one every `period`.

@@ -9,6 +9,10 @@ from disagmoe.config.costs import CostsConfig
 
 ScheduleName = Literal["af_pipe", "ep_1f1b", "ep_overlap", "serial"]
 
+FIRST_PROFILED, PROFILED = 1, 2
+"""With a profile: the first measured step, from 0 (the very first is slower for reasons of its
+own), and how many there are."""
+
 COLOCATED = frozenset({"ep_1f1b", "ep_overlap"})
 """Schedules of the colocated layouts, in which the same workers have attention and experts."""
 
@@ -26,8 +30,8 @@ class ParallelConfig(Section):
     at most `model.experts`."""
     attention_shares: list[float] = Field(default_factory=list)
     """Weights by which each micro-batch is divided among the attention workers of a group, one per
-    worker, for unequal hosts; whole sequences, so that some may get none. [] divides evenly, unless
-    `parallel.profile` finds workers of unequal speed."""
+    worker, for unequal hosts; whole sequences, so that some may get none. [] divides evenly, until
+    `parallel.profile` finds that other shares shorten the slowest worker's time by a tenth."""
     expert_shares: list[float] = Field(default_factory=list)
     """Weights by which a layer's experts are divided among the expert workers of a group, one per
     worker, for unequal hosts; each gets at least one. [] divides evenly."""
@@ -44,8 +48,8 @@ class ParallelConfig(Section):
     in_flight: int = Field(default=0, ge=0)
     """Micro-batches between their first forward and their last backward at any time;
     0 takes half as many again as keep the ring busy by `parallel.costs` (4.5 per group with the
-    default costs and the sides apart), or all micro-batches where there are fewer; `serial`, and
-    `ep_1f1b` with one group, have 1."""
+    default costs and the sides apart), or all micro-batches where there are fewer, and again once
+    costs are measured; `serial`, and `ep_1f1b` with one group, have 1."""
     max_in_flight: int = Field(default=0, ge=0)
     """Most micro-batches that may be in flight, where memory is short: each holds its activations
     until its backward. 0 sets no limit."""
@@ -64,6 +68,12 @@ class ParallelConfig(Section):
     """Whether experts send the gradients of their rows first and compute those of their parameters
     later, where they would wait otherwise; shortens the end of a step, and keeps activations for
     longer."""
+    profile: Literal["auto", "on", "off"] = "auto"
+    """Whether the second and the third step are measured, and the run then goes on with the `costs`
+    found, the `in_flight` that they ask for where it is 0, and `attention_shares` that fit the
+    speed of the workers where they are []. The run directory's `config.toml` holds them afterwards
+    and is not measured again. `auto`: `on` for runs of at least 10 steps with the default costs,
+    unless micro-batches run one after the other."""
     costs: CostsConfig = CostsConfig()
     """What the schedule takes ops and transfers to cost."""
 
@@ -76,6 +86,13 @@ class ParallelConfig(Section):
     def expert_weights(self) -> list[float]:
         """`expert_shares`, or equal ones."""
         return self.expert_shares or [1.0] * self.expert_workers
+
+    @property
+    def profiled_steps(self) -> range:
+        """The steps that are measured for `profile`, from 0; none for `auto`, which is resolved
+        first."""
+        on = self.profile == "on"
+        return range(FIRST_PROFILED, FIRST_PROFILED + PROFILED) if on else range(0)
 
     @property
     def one_by_one(self) -> bool:

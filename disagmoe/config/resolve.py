@@ -2,17 +2,21 @@
 
 from typing import Any
 
-from disagmoe.config.costs import ring_depth
+from disagmoe.config.costs import are_default, ring_depth
 from disagmoe.config.parallel import COLOCATED, ParallelConfig
 from disagmoe.config.rules import problems
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import ConfigError
 
+LEAST_PROFILED_RUN = 10
+"""Steps of a run that `parallel.profile = "auto"` measures; a shorter one gains nothing."""
+
 
 def resolve(config: RunConfig, *, cuda: bool) -> RunConfig:
     """Return `config` with every `auto` filled in; `cuda` says whether a CUDA device is here.
 
-    Resolving twice changes nothing. Settings that depend on the machine's cores
+    Resolving twice changes nothing. `parallel.in_flight = 0` stays where a profile will fill it in.
+    Settings that depend on the machine's cores
     (`cluster.threads_per_worker = 0`) stay, so that the result runs elsewhere too.
 
     Raises:
@@ -47,20 +51,37 @@ def resolve(config: RunConfig, *, cuda: bool) -> RunConfig:
 
 def _resolve_parallel(config: RunConfig) -> ParallelConfig:
     parallel = config.parallel
-    residual = _fill(parallel.residual, "local" if parallel.groups == 1 else "fused")
-    update: dict[str, Any] = {"residual": residual}
-    if parallel.in_flight == 0:
-        update["in_flight"] = _in_flight(parallel, residual, config.micro_batches)
-    return parallel.model_copy(update=update)
+    update: dict[str, Any] = {
+        "residual": _fill(parallel.residual, "local" if parallel.groups == 1 else "fused"),
+        "profile": _fill(parallel.profile, "on" if _profile_pays(config) else "off"),
+    }
+    filled = parallel.model_copy(update=update)
+    if filled.profile == "on":
+        return filled
+    depth = depth_in_flight(filled, config.micro_batches)
+    return filled.model_copy(update={"in_flight": depth})
 
 
-def _in_flight(parallel: ParallelConfig, residual: str, micro_batches: int) -> int:
+def _profile_pays(config: RunConfig) -> bool:
+    parallel = config.parallel
+    return (
+        are_default(parallel.costs)
+        and not parallel.one_by_one
+        and config.train.steps >= LEAST_PROFILED_RUN
+    )
+
+
+def depth_in_flight(parallel: ParallelConfig, micro_batches: int) -> int:
+    """Return the micro-batches in flight of a resolved section: `in_flight`, or where it is still 0
+    what its costs ask for."""
+    if parallel.in_flight:
+        return parallel.in_flight
     if parallel.one_by_one:
         return 1
     depth = ring_depth(
         parallel.costs,
         groups=parallel.groups,
-        residual=residual,
+        residual=parallel.residual,
         colocated=parallel.schedule in COLOCATED,
     )
     return min(depth, parallel.max_in_flight or depth, micro_batches)

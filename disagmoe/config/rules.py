@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from disagmoe.config.catalogue import join_words
-from disagmoe.config.parallel import COLOCATED, micro_batches
+from disagmoe.config.costs import are_default
+from disagmoe.config.parallel import COLOCATED, FIRST_PROFILED, PROFILED, micro_batches
 from disagmoe.config.shares import apportion
 from disagmoe.config.tomlwrite import format_value
 
@@ -242,6 +243,25 @@ def overlap_has_a_pair(config: "RunConfig") -> Iterator[str]:
         )
 
 
+def profile_has_something_to_find(config: "RunConfig") -> Iterator[str]:
+    """`parallel.profile` is not `on` where `parallel.costs` are given, nor where `train.steps`
+    leaves no step after it."""
+    parallel, steps = config.parallel, config.train.steps
+    if parallel.profile != "on":
+        return
+    if not are_default(parallel.costs):
+        yield (
+            'parallel.profile = "on" measures the costs, but parallel.costs are given; use '
+            '"auto" or "off", or leave parallel.costs out'
+        )
+    least = FIRST_PROFILED + PROFILED + 1
+    if steps < least:
+        yield (
+            f'parallel.profile = "on" measures until step {least - 1}, but train.steps = {steps}; '
+            f'use {least} or more steps, or profile = "off"'
+        )
+
+
 def decay_is_for_wsd(config: "RunConfig") -> Iterator[str]:
     """`train.lr_schedule.decay_steps` is at least 1 for the kind `wsd` and 0 for all others."""
     kind, decay = config.train.lr_schedule.kind, config.train.lr_schedule.decay_steps
@@ -365,6 +385,7 @@ RULES: tuple[Rule, ...] = (
     in_flight_fits_step,
     overlap_has_a_pair,
     depth_keeps_its_limit,
+    profile_has_something_to_find,
     decay_is_for_wsd,
     learning_rate_fits_run,
     paths_are_named,

@@ -115,6 +115,20 @@ class WorkerRuntime:
         )
         return WorkerTrace(self._step, spans, hops)
 
+    def adopt(
+        self,
+        train: GroupProgram,
+        evaluation: GroupProgram | None,
+        attention_weights: Sequence[float],
+    ) -> None:
+        """Go on with other programs for the same specs, and another division of micro-batches among
+        attention workers. All workers do it between the same two steps."""
+        for old, new in ((self._train, train), (self._eval, evaluation)):
+            if (old and old.spec) != (new and new.spec):
+                raise AssertionError("these programs are made for another run")
+        self._train, self._eval = train, evaluation
+        self._attention_weights = list(attention_weights)
+
     def record(self) -> Recording:
         """Keep what each step from now on computes, in the returned value."""
         self._recording = Recording()
@@ -138,8 +152,8 @@ class WorkerRuntime:
         a batch of another size than the program is made for.
         """
         self._step = step
-        window = self._context.config.trace
-        traced = window.first_step <= step < window.first_step + window.steps
+        config = self._context.config
+        traced = config.trace.covers(step) or step in config.parallel.profiled_steps
         self.stopwatch.trace(traced)
         self.interpreter.take_hops()  # those of a step that is not traced
         self.stopwatch.switch(Kind.DATA)

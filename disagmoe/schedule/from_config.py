@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from disagmoe.config.parallel import COLOCATED, micro_batches
-from disagmoe.config.resolve import resolve
+from disagmoe.config.resolve import depth_in_flight, resolve
 from disagmoe.config.run import RunConfig
 from disagmoe.schedule.compile import Compiled, build_programs, compile_programs
 from disagmoe.schedule.costs import OpCosts
@@ -68,7 +68,7 @@ def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
         split_backward=training and parallel.split_backward,
         reduce_counts=training and loss.aux_coef > 0 and loss.aux_scope == "micro_batch",
     )
-    in_flight = min(parallel.in_flight, count)
+    in_flight = min(depth_in_flight(parallel, config.micro_batches), count)
     return ProgramRequest(
         spec=spec,
         schedule=parallel.schedule,

@@ -79,6 +79,7 @@ class Case:
                 f"parallel.split_backward={'true' if self.split_backward else 'false'}",
                 f"parallel.attention_shares={list(self.attention_shares)}",
                 f"parallel.expert_shares={list(self.expert_shares)}",
+                "parallel.profile=off",
                 f"train.loss.aux_scope={self.aux_scope}",
             ],
         )

@@ -3,7 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from disagmoe.actors.crew import Reply
-from disagmoe.actors.messages import Call, FailureKind, Outcome, Progress, Started, WorkerFailure
+from disagmoe.actors.messages import (
+    Adopted,
+    Call,
+    FailureKind,
+    Outcome,
+    Progress,
+    Started,
+    WorkerAssignment,
+    WorkerFailure,
+)
 from disagmoe.runtime.clock import Kind
 from disagmoe.runtime.report import EvalReport, StepReport
 
@@ -38,6 +47,8 @@ def good_outcome(call: Call, worker: str) -> Outcome:
             return step_report(call.step)
         case "eval":
             return EvalReport(loss=7.0, valid_targets=10)
+        case "adopt":
+            return Adopted(worker)
 
 
 class FakeClock:
@@ -65,12 +76,18 @@ class FakeCrew:
     ) -> None:
         self.workers = tuple(workers)
         self.started: list[Call] = []
+        self.assigned: list[Sequence[WorkerAssignment]] = []
         self.most_queued = 0
         self.killed = 0
         self._clock = clock
         self._answer = answer
         self._silent = silent
         self._replies: list[Reply] = []
+
+    def assign(self, assignments: Sequence[WorkerAssignment]) -> None:
+        if self._replies:
+            raise AssertionError("calls are under way")
+        self.assigned.append(assignments)
 
     def start(self, call: Call) -> None:
         self.started.append(call)

@@ -15,7 +15,7 @@ def train(steps: int, every: int) -> TrainConfig:
 
 
 def text(steps: int, every: int) -> list[str]:
-    return [f"{call.kind} {call.step}" for call in calls(train(steps, every))]
+    return [f"{call.kind} {call.step}" for call in calls(train(steps, every), range(steps))]
 
 
 def test_evaluations_come_between_steps_and_once_at_the_end() -> None:
@@ -23,6 +23,12 @@ def test_evaluations_come_between_steps_and_once_at_the_end() -> None:
     assert text(2, 2) == ["step 0", "step 1", "eval 1"]
     assert text(2, 5) == ["step 0", "step 1", "eval 1"]
     assert text(2, 0) == ["step 0", "step 1"]
+
+
+def test_calls_of_a_part_of_the_run_are_those_of_the_whole() -> None:
+    whole = list(calls(train(5, 2), range(5)))
+    parts = [call for steps in (range(2), range(2, 5)) for call in calls(train(5, 2), steps)]
+    assert parts == whole
 
 
 def test_a_step_is_known_to_be_followed_by_an_evaluation() -> None:
@@ -38,8 +44,8 @@ def test_a_step_is_known_to_be_followed_by_an_evaluation() -> None:
 
 def test_only_the_first_step_has_more_time() -> None:
     deadlines = Deadlines.of(ClusterConfig(start_timeout_s=7, step_timeout_s=10))
-    asked = [Call("setup"), Call("step", 0), Call("step", 1), Call("eval", 1)]
-    assert [deadlines.limit_s(call) for call in asked] == [7, 30, 10, 10]
+    asked = [Call("setup"), Call("step", 0), Call("step", 1), Call("eval", 1), Call("adopt", 1)]
+    assert [deadlines.limit_s(call) for call in asked] == [7, 30, 10, 10, 10]
 
 
 @pytest.mark.parametrize(
@@ -48,6 +54,7 @@ def test_only_the_first_step_has_more_time() -> None:
         (Call("setup"), "start-up"),
         (Call("step", 3), "step 3"),
         (Call("eval", 3), "evaluation after step 3"),
+        (Call("adopt", 3), "change of programs after step 3"),
     ],
 )
 def test_calls_have_names(call: Call, name: str) -> None:

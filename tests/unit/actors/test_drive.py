@@ -1,15 +1,27 @@
 """The driving loop against a crew without processes."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from disagmoe.actors.drive import QUEUED_CALLS, Drive
-from disagmoe.actors.events import EvalResult, Event, RunEnded, RunStarted, StepResult
+from disagmoe.actors.drive import QUEUED_CALLS, Drive, Retune, Traces
+from disagmoe.actors.events import (
+    EvalResult,
+    Event,
+    RunEnded,
+    RunStarted,
+    ScheduleTuned,
+    StepResult,
+    StepTraced,
+)
 from disagmoe.actors.inquest import Inquest
-from disagmoe.actors.messages import Call, Outcome
+from disagmoe.actors.messages import Call, Outcome, WorkerAssignment
 from disagmoe.config.load import override
 from disagmoe.config.run import RunConfig
+from disagmoe.runtime.trace import WorkerTrace
 from tests.unit.actors.fakes import FakeClock, FakeCrew, failure, good_outcome, step_report
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -19,9 +31,17 @@ def config(*sets: str) -> RunConfig:
     return override(RunConfig.load(ROOT / "configs/tiny.toml"), ["train.steps=4", *sets])
 
 
+def no_retune(steps: Sequence[Traces]) -> Any:
+    raise AssertionError("nothing was profiled")
+
+
 def run(crew: FakeCrew, clock: FakeClock, *sets: str) -> list[Event]:
+    return list(drive(crew, clock, *sets).events())
+
+
+def drive(crew: FakeCrew, clock: FakeClock, *sets: str, retune: Retune = no_retune) -> Drive:
     inquest = Inquest(lambda text: "stacks.txt", clock)
-    return list(Drive(config(*sets), crew, inquest, clock).events())
+    return Drive(config(*sets), crew, inquest, retune, clock)
 
 
 def test_a_run_to_its_end() -> None:
@@ -70,6 +90,81 @@ def test_a_stopped_step_is_the_last() -> None:
     assert [event.step for event in events if isinstance(event, StepResult)] == [0, 1]
     assert events[-1] == RunEnded(status="stopped")
     assert crew.killed == 1
+
+
+PROFILED = ("parallel.profile=on", "train.steps=6")
+TUNED = ScheduleTuned(config=config(), seconds={}, expert_shares=[], planned_s=1.0, gap=1.0)
+ASSIGNMENTS = [cast(WorkerAssignment, object())]
+
+
+def traced(call: Call, worker: str) -> Outcome:
+    """Every step has a trace."""
+    outcome = good_outcome(call, worker)
+    is_step = call.kind == "step"
+    return replace(outcome, trace=WorkerTrace(call.step, (), ())) if is_step else outcome  # type: ignore[type-var]
+
+
+def test_programs_change_between_steps_and_after_all_calls_before() -> None:
+    clock = FakeClock()
+    crew = FakeCrew(clock, traced)
+    seen: list[Sequence[Traces]] = []
+
+    def retune(steps: Sequence[Traces]) -> tuple[ScheduleTuned, Sequence[WorkerAssignment]]:
+        seen.append(list(steps))
+        clock.now_s += 50  # compiling
+        return TUNED, ASSIGNMENTS
+
+    sets = (*PROFILED, "train.eval.every=3", "trace.first_step=2", "trace.steps=2")
+    events = list(drive(crew, clock, *sets, retune=retune).events())
+    assert [str(call) for call in crew.started] == [
+        "start-up",
+        "step 0",
+        "step 1",
+        "step 2",
+        "evaluation after step 2",
+        "change of programs after step 2",
+        "step 3",
+        "step 4",
+        "step 5",
+        "evaluation after step 5",
+    ]
+    assert crew.assigned == [ASSIGNMENTS]
+    traces = [{w: WorkerTrace(step, (), ()) for w in crew.workers} for step in range(4)]
+    assert seen == [traces[1:3]]
+    assert [e for e in events if isinstance(e, StepTraced)] == [
+        StepTraced(traces=each) for each in traces[2:4]
+    ]
+    kinds = [type(event) for event in events]
+    at = kinds.index(ScheduleTuned)
+    assert events[at] == TUNED
+    assert kinds[at - 1 : at + 2] == [EvalResult, ScheduleTuned, StepResult]
+    assert {event.step_s for event in events if isinstance(event, StepResult)} == {2.0}
+    assert events[-1] == RunEnded(status="ok")
+
+
+def test_a_run_that_is_stopped_while_it_is_measured_changes_nothing() -> None:
+    def answer(call: Call, worker: str) -> Outcome:
+        is_last = call == Call("step", 2)
+        return step_report(2, stopped=True) if is_last else traced(call, worker)
+
+    clock = FakeClock()
+    crew = FakeCrew(clock, answer)
+    events = run(crew, clock, *PROFILED)
+    assert [event.step for event in events if isinstance(event, StepResult)] == [0, 1, 2]
+    assert events[-1] == RunEnded(status="stopped")
+
+
+def test_a_worker_that_cannot_change_its_programs_ends_the_run() -> None:
+    def answer(call: Call, worker: str) -> Outcome:
+        refuses = call.kind == "adopt" and worker == "F0.0"
+        return failure(worker, "raised") if refuses else traced(call, worker)
+
+    clock = FakeClock()
+    crew = FakeCrew(clock, answer)
+    change = drive(crew, clock, *PROFILED, retune=lambda steps: (TUNED, ASSIGNMENTS))
+    assert list(change.events())[-1] == RunEnded(
+        status="failed", failures=(failure("F0.0", "raised"),)
+    )
 
 
 @pytest.mark.parametrize("kind", ["setup", "step", "eval"])

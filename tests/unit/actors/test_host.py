@@ -9,6 +9,7 @@ import pytest
 
 from disagmoe.actors.host import WorkerHost
 from disagmoe.actors.messages import (
+    Adopted,
     FailureKind,
     Started,
     Stopped,
@@ -19,7 +20,13 @@ from disagmoe.runtime.report import EvalReport
 from disagmoe.runtime.step import WorkerRuntime
 from tests.unit.actors.fakes import step_report
 
-ASSIGNMENT = cast(WorkerAssignment, SimpleNamespace(worker="A0.1", host="127.0.0.1", threads=1))
+CONFIG = SimpleNamespace(parallel=SimpleNamespace(attention_weights=[1.0, 2.0]))
+ASSIGNMENT = cast(
+    WorkerAssignment,
+    SimpleNamespace(
+        worker="A0.1", host="127.0.0.1", threads=1, config=CONFIG, train="T", evaluation=None
+    ),
+)
 
 
 class FakeRuntime:
@@ -40,6 +47,9 @@ class FakeRuntime:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
+
+    def adopt(self, *what: Any) -> None:
+        self.done.append(f"adopt {what}")
 
     def evaluate(self) -> EvalReport:
         self.done.append("evaluate")
@@ -64,9 +74,18 @@ def test_calls_reach_the_runtime() -> None:
     assert (started.worker, started.host) == ("A0.1", "127.0.0.1")
     assert host.run_step(0) == step_report(0)
     assert host.evaluate(0) == EvalReport(loss=1.0, valid_targets=2)
+    assert host.adopt(ASSIGNMENT, 0) == Adopted("A0.1")
+    assert host.ping().call == "change of programs after step 0"
     host.request_stop()
     host.close()
-    assert runtime.done == ["connect", "step 0", "evaluate", "request_stop", "close"]
+    assert runtime.done == [
+        "connect",
+        "step 0",
+        "evaluate",
+        "adopt ('T', None, [1.0, 2.0])",
+        "request_stop",
+        "close",
+    ]
 
 
 def test_after_a_failure_no_call_is_made() -> None:

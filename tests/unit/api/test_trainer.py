@@ -10,10 +10,18 @@ from typing import Any
 
 import pytest
 
-from disagmoe.actors.events import EvalResult, Event, RunEnded, RunStarted, StepResult
+from disagmoe.actors.events import (
+    EvalResult,
+    Event,
+    RunEnded,
+    RunStarted,
+    ScheduleTuned,
+    StepResult,
+)
 from disagmoe.actors.messages import FailureKind, WorkerFailure
 from disagmoe.api import Callback, Result, RunConfig, RunFailedError, Trainer
 from disagmoe.api import trainer as trainer_module
+from disagmoe.config.load import override
 from disagmoe.errors import ConfigError, DataError, PlacementError, WorkerError
 from tests.unit.api.runs import evaluation, started, step
 
@@ -58,6 +66,9 @@ class Diary(Callback):
 
     def on_eval(self, evaluation: EvalResult) -> None:
         self.told.append(f"eval {evaluation.step}")
+
+    def on_tuned(self, tuned: ScheduleTuned) -> None:
+        self.told.append("tuned")
 
     def on_end(self, result: Result) -> None:
         assert Result.load(result.path) == result
@@ -113,6 +124,14 @@ def test_a_run_to_its_end(setting: Setting) -> None:
     assert setting.steps == [0, 1]
     assert setting.diary.told == ["begin", "start", "step 0", "step 1", "eval 1", "ok"]
     assert not setting.session.open
+
+
+def test_a_tuned_config_is_that_of_the_run_directory(setting: Setting) -> None:
+    config = override(RunConfig.load(ROOT / "configs/tiny.toml"), ["parallel.costs.rows=0.125"])
+    tuned = ScheduleTuned(config=config, seconds={}, expert_shares=[], planned_s=1.0, gap=1.0)
+    setting.trainer(started(), step(0), tuned, step(1), RunEnded(status="ok")).fit()
+    assert setting.diary.told == ["begin", "start", "step 0", "tuned", "step 1", "ok"]
+    assert RunConfig.load(setting.run_dir / "config.toml") == config
 
 
 def test_a_failed_run_raises_with_its_result(setting: Setting) -> None:

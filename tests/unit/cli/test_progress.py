@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from disagmoe.api import Result, RunConfig
+from disagmoe.api import Result, RunConfig, ScheduleTuned
 from disagmoe.api.tally import Tally
-from disagmoe.cli.progress import ShowProgress, step_line, summary
+from disagmoe.cli.progress import ShowProgress, step_line, summary, tuned_line
 from disagmoe.config.load import override
 from disagmoe.config.resolve import resolve
 from tests.unit.api.runs import evaluation, started, step
@@ -43,6 +43,23 @@ def shown(steps: Sequence[int], of: int, *, terminal: bool) -> str:
 
 def test_a_step_in_one_line() -> None:
     assert step_line(step(1)) == "loss 4.0000  50 tokens/s  2.0 s/step  computes A0 75 % F0 50 %"
+
+
+def test_what_was_measured_in_one_line() -> None:
+    loaded = RunConfig.load(ROOT / "configs/tiny.toml")
+    sets = ["parallel.attention_workers=2", "parallel.attention_shares=[2, 1]"]
+    tuned = ScheduleTuned(
+        config=override(loaded, [*sets, "parallel.in_flight=3"]),
+        seconds={"attn_fwd": 0.0123, "rows": 1.5},
+        expert_shares=[0.25, 0.75],
+        planned_s=2.5,
+        gap=1.034,
+    )
+    assert tuned_line(tuned) == (
+        "measured, in ms per micro-batch: attn_fwd 12.30, rows 1500.00; 3 in flight; planned "
+        "2.5 s/step without its end, 3.4 % above the lower bound; attention_shares = [2.0, 1.0]; "
+        "expert_shares = [0.25, 0.75] would suit these workers better"
+    )
 
 
 def test_plain_lines_where_there_is_no_terminal() -> None:

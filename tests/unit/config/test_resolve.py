@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from disagmoe.config.load import override
 from disagmoe.config.parallel import ScheduleName
-from disagmoe.config.resolve import resolve
+from disagmoe.config.resolve import depth_in_flight, resolve
 from disagmoe.config.rules import problems
 from disagmoe.config.starter import STARTER
 from disagmoe.errors import ConfigError
@@ -21,8 +21,8 @@ def test_values_on_a_cpu() -> None:
         == override(
             STARTER,
             [
-                "parallel.in_flight=4",
                 "parallel.residual=local",
+                "parallel.profile=on",
                 "train.precision=fp32",
                 "cluster.device=cpu",
                 "cluster.transport=gloo",
@@ -61,7 +61,33 @@ def test_a_cpu_can_be_asked_for_where_there_is_a_gpu() -> None:
     ],
 )
 def test_in_flight(sets: list[str], in_flight: int) -> None:
-    assert resolve(override(STARTER, sets), cuda=False).parallel.in_flight == in_flight
+    config = resolve(override(STARTER, [*sets, "parallel.profile=off"]), cuda=False)
+    assert config.parallel.in_flight == in_flight
+    profiled = resolve(override(STARTER, sets), cuda=False)
+    assert depth_in_flight(profiled.parallel, profiled.micro_batches) == in_flight
+
+
+@pytest.mark.parametrize(
+    ("sets", "profile", "in_flight"),
+    [
+        ([], "on", 0),
+        (["parallel.in_flight=2"], "on", 2),
+        (["train.steps=10"], "on", 0),
+        (["train.steps=9"], "off", 4),
+        (["train.steps=9", "parallel.profile=on"], "on", 0),
+        (["parallel.costs.rows=0.6"], "off", 4),
+        (["parallel.schedule=serial"], "off", 1),
+        (["parallel.schedule=serial", "parallel.profile=on"], "on", 0),
+        (["parallel.profile=off"], "off", 4),
+    ],
+)
+def test_a_profile_of_a_run_that_is_long_enough_fills_in_the_depth_itself(
+    sets: list[str], profile: str, in_flight: int
+) -> None:
+    short = "train.lr_schedule.warmup_steps=0"
+    parallel = resolve(override(STARTER, [short, *sets]), cuda=False).parallel
+    assert (parallel.profile, parallel.in_flight) == (profile, in_flight)
+    assert parallel.profiled_steps == (range(1, 3) if profile == "on" else range(0))
 
 
 @pytest.mark.parametrize(("groups", "residual"), [(1, "local"), (2, "fused")])
@@ -96,7 +122,9 @@ def test_resolved_configs_are_legal_and_stay(
     assert problems(resolved) == []
     assert resolve(resolved, cuda=cuda) == resolved
     assert "auto" not in str(resolved.model_dump().values())
-    assert 1 <= resolved.parallel.in_flight <= resolved.micro_batches
+    depth = depth_in_flight(resolved.parallel, resolved.micro_batches)
+    assert 1 <= depth <= resolved.micro_batches
+    assert resolved.parallel.in_flight in (0, depth)
 
 
 def test_cuda_where_there_is_none() -> None:

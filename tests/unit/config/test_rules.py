@@ -140,6 +140,16 @@ REFUSED = [
         "workers would hold no expert; use less unequal shares, or fewer parallel.expert_workers",
     ),
     (
+        ["parallel.profile=on", "parallel.costs.rows=0.1"],
+        'parallel.profile = "on" measures the costs, but parallel.costs are given; use "auto" or '
+        '"off", or leave parallel.costs out',
+    ),
+    (
+        ["parallel.profile=on", "train.steps=3", "train.lr_schedule.warmup_steps=0"],
+        'parallel.profile = "on" measures until step 3, but train.steps = 3; use 4 or more steps, '
+        'or profile = "off"',
+    ),
+    (
         ["train.lr_schedule.kind=wsd"],
         'train.lr_schedule.decay_steps = 0, but kind = "wsd" ends with a fall; use an integer >= 1',
     ),
@@ -203,6 +213,9 @@ LEGAL = [
     ["parallel.schedule=ep_overlap", "parallel.attention_workers=4", "parallel.expert_workers=4"],
     ["parallel.attention_workers=2", "parallel.expert_workers=3"],
     ["parallel.attention_workers=2", "parallel.attention_shares=[1, 99]"],
+    ["parallel.profile=on", "train.steps=4", "train.lr_schedule.warmup_steps=0"],
+    ["parallel.profile=on", "parallel.costs.rows=0.5"],
+    ["parallel.profile=off", "parallel.costs.rows=0.1"],
     ["parallel.expert_workers=2", "parallel.expert_shares=[1, 7]"],
     ["parallel.rings=16", "parallel.micro_batch_size=1"],
     ["train.lr_schedule.warmup_steps=200"],
