@@ -6,6 +6,7 @@ from typing import Literal
 from disagmoe.actors.messages import Started, WorkerFailure
 from disagmoe.config.run import RunConfig
 from disagmoe.runtime.trace import WorkerTrace
+from disagmoe.schedule.accounting import Shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,15 @@ class StepResult:
     tokens_per_s: float
     compute_share: dict[str, float]
     """Share of time that the workers of each group compute."""
+    shares: dict[str, Shares]
+    """Utilisation, exposed communication and bubble of each group."""
     seconds: dict[str, dict[str, float]]
     """Time of each worker by kind; adds up to its wall time since its last step."""
+    channel_bytes: dict[str, int]
+    """What all workers sent on each channel: payloads, counts, sums. A part for oneself is no
+    message."""
+    channel_messages: dict[str, int]
+    """In how many messages."""
     expert_load: tuple[float, ...]
     """Per layer: choices that fell on the busiest expert, over the mean."""
     peak_memory_bytes: dict[str, int]

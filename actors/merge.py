@@ -1,11 +1,15 @@
 """From the reports of all workers to one view of a step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from disagmoe.actors.events import EvalResult, StepResult
-from disagmoe.runtime.clock import Kind
 from disagmoe.runtime.report import EvalReport, StepReport
+from disagmoe.schedule.accounting import Kind, Shares, add_up
 from disagmoe.schedule.layout import Worker
+from disagmoe.transport.counted import Traffic
+
+Steps = Sequence[Mapping[str, Mapping[str, float]]]
+"""Seconds of several steps by worker and kind, as `StepResult.seconds` gives those of one."""
 
 
 def merge_step(reports: Mapping[str, StepReport], elapsed_s: float) -> StepResult:
@@ -14,6 +18,8 @@ def merge_step(reports: Mapping[str, StepReport], elapsed_s: float) -> StepResul
     Global numbers are the same on all workers and taken from the first.
     """
     first = next(iter(reports.values()))
+    seconds = {name: dict(report.seconds) for name, report in reports.items()}
+    sent = add_traffic(report.traffic for report in reports.values())
     return StepResult(
         step=first.step,
         loss=first.loss,
@@ -27,8 +33,11 @@ def merge_step(reports: Mapping[str, StepReport], elapsed_s: float) -> StepResul
         stopped=first.stopped,
         step_s=elapsed_s,
         tokens_per_s=first.tokens / elapsed_s,
-        compute_share=compute_share([{name: r.seconds for name, r in reports.items()}]),
-        seconds={name: dict(report.seconds) for name, report in reports.items()},
+        compute_share=compute_share([seconds]),
+        shares=group_shares([seconds]),
+        seconds=seconds,
+        channel_bytes={name: traffic.nbytes for name, traffic in sent.items()},
+        channel_messages={name: traffic.messages for name, traffic in sent.items()},
         expert_load=tuple(_load(choices_E) for choices_E in first.choices_LE),
         peak_memory_bytes={name: report.peak_memory_bytes for name, report in reports.items()},
     )
@@ -42,19 +51,36 @@ def merge_eval(step: int, reports: Mapping[str, EvalReport], elapsed_s: float) -
     )
 
 
-def compute_share(steps: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
-    """Return by group: seconds of compute over all seconds, of all its workers over `steps`.
+def compute_share(steps: Steps) -> dict[str, float]:
+    """Return by group: seconds of compute over all seconds, of all its workers over `steps`."""
+    return {
+        group: seconds[Kind.COMPUTE] / (sum(seconds.values()) or 1.0)
+        for group, seconds in group_seconds(steps).items()
+    }
 
-    Each of `steps` gives the seconds by worker and kind, as `StepResult.seconds` does.
-    """
-    computing: dict[str, float] = {}
-    total: dict[str, float] = {}
+
+def group_shares(steps: Steps) -> dict[str, Shares]:
+    """Return by group what became of the time of all its workers over `steps`."""
+    return {group: Shares.of(seconds) for group, seconds in group_seconds(steps).items()}
+
+
+def group_seconds(steps: Steps) -> dict[str, dict[str, float]]:
+    """Return by group the seconds of all its workers in all rings over `steps`, by kind."""
+    parts: dict[str, list[Mapping[str, float]]] = {}
     for workers in steps:
         for worker, seconds in workers.items():
-            group = str(Worker.parse(worker).group)
-            computing[group] = computing.get(group, 0.0) + seconds[Kind.COMPUTE]
-            total[group] = total.get(group, 0.0) + sum(seconds.values())
-    return {group: computing[group] / total[group] if total[group] else 0.0 for group in total}
+            parts.setdefault(str(Worker.parse(worker).group), []).append(seconds)
+    return {group: add_up(found) for group, found in parts.items()}
+
+
+def add_traffic(parts: Iterable[Mapping[str, Traffic]]) -> dict[str, Traffic]:
+    """Return what all workers sent together, by channel."""
+    total: dict[str, Traffic] = {}
+    for part in parts:
+        for name, one in part.items():
+            before = total.get(name, Traffic(0, 0))
+            total[name] = Traffic(before.messages + one.messages, before.nbytes + one.nbytes)
+    return total
 
 
 def _load(choices_E: Sequence[int]) -> float:

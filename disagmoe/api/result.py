@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from disagmoe.errors import ConfigError, WorkerError
+from disagmoe.schedule.accounting import Shares
 
 RESULT_FILE = "result.json"
 
@@ -37,6 +38,12 @@ class Result:
     """Median duration of a step, without the first if there are others."""
     compute_share: dict[str, float]
     """Share of the time from the first step's end that each group computes."""
+    shares: dict[str, Shares]
+    """Utilisation, exposed communication and bubble of each group in the same time."""
+    channel_bytes: dict[str, int]
+    """What all workers sent on each channel per step: payloads, counts, sums."""
+    channel_messages: dict[str, int]
+    """In how many messages per step."""
     mfu: float | None
     """Model FLOPs over peak FLOPs; None where the peak of the hardware is not known."""
     peak_memory_bytes: dict[str, int]
@@ -78,6 +85,7 @@ class Result:
         names = {field.name for field in fields(cls)}
         if not isinstance(values, dict) or values.keys() != names:
             raise ConfigError(f"{file} is not the result of a run of this version")
+        values["shares"] = {group: Shares(**one) for group, one in values["shares"].items()}
         return cls(**values)
 
 

@@ -17,7 +17,7 @@ from disagmoe.actors.events import (
     StepTraced,
 )
 from disagmoe.actors.inquest import describe_failures
-from disagmoe.actors.merge import compute_share
+from disagmoe.actors.merge import compute_share, group_shares
 from disagmoe.api.result import Result, Status
 from disagmoe.errors import DisagMoEError
 from disagmoe.runtime.trace import WorkerTrace
@@ -80,6 +80,9 @@ class Tally:
             tokens_per_s=_rate(timed) if timed else None,
             step_s=statistics.median(step.step_s for step in timed) if timed else None,
             compute_share=compute_share([step.seconds for step in timed]),
+            shares=group_shares([step.seconds for step in timed]),
+            channel_bytes=_median(step.channel_bytes for step in timed),
+            channel_messages=_median(step.channel_messages for step in timed),
             mfu=None,
             peak_memory_bytes=_largest(step.peak_memory_bytes for step in steps),
             peak_memory_total_bytes=peak_memory_total_bytes,
@@ -109,6 +112,13 @@ def outcome(tally: Tally, raised: BaseException | None) -> tuple[Status, str | N
 
 def _rate(steps: list[StepResult]) -> float:
     return sum(step.tokens for step in steps) / sum(step.step_s for step in steps)
+
+
+def _median(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The median step of each channel, one that was there; a channel that rests counts as 0."""
+    steps = list(counts)
+    channels = dict.fromkeys(name for step in steps for name in step)
+    return {name: statistics.median_low([step.get(name, 0) for step in steps]) for name in channels}
 
 
 def _largest(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -134,6 +134,11 @@ def summary(result: Result) -> Iterator[str]:
             f"{format_count(result.tokens_per_s)} tokens/s, {format_seconds(result.step_s)} per "
             f"step; computes {shares(result.compute_share)} of the time"
         )
+        for group, time in result.shares.items():
+            yield (
+                f"{group}: utilisation {100 * time.utilisation:.0f} %, exposed communication "
+                f"{100 * time.exposed_communication:.0f} %, bubble {100 * time.bubble:.0f} %"
+            )
     if result.skipped_steps:
         yield f"{result.skipped_steps} steps made no update"
     workers = ", ".join(f"{w} {format_bytes(n)}" for w, n in result.peak_memory_bytes.items())

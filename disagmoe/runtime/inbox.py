@@ -25,10 +25,14 @@ from disagmoe.schedule.layout import Channel, Side
 from disagmoe.transport.base import TransportChannel, Work
 
 
-def hop(key: TransferKey, sends: bool, nbytes: int, started_s: float) -> Hop:
+def moved(key: TransferKey) -> str:
+    """What a transfer moves on its channel, as hops call it."""
+    return f"L{key.layer} m{key.mb}"
+
+
+def hop_until_now(key: TransferKey, sends: bool, nbytes: int, started_s: float) -> Hop:
     """The end of a transfer that was posted at `started_s` and is complete now."""
-    label = f"L{key.layer} m{key.mb}"
-    return Hop(str(key.channel), label, sends, nbytes, started_s, time.perf_counter())
+    return Hop(str(key.channel), moved(key), sends, nbytes, started_s, time.perf_counter())
 
 
 Arrivals = dict[TransferKey, "Future[Incoming]"]
@@ -139,7 +143,7 @@ class Inbox:
         started_s = time.perf_counter()
         self._ports.post_payload(key, sends, incoming.buffers).wait()
         nbytes = sum(len(buffer) for buffer in incoming.buffers.values())
-        self._hops.append(hop(key, False, nbytes, started_s))
+        self._hops.append(hop_until_now(key, False, nbytes, started_s))
         return incoming
 
     def _exchange_counts(self, key: TransferKey, outgoing: Outgoing | None) -> Counts:

@@ -5,19 +5,23 @@ this thread's, receives are the inbox's; they meet at the `wait` of a receive.
 """
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import assert_never
 
 from disagmoe.errors import WorkerError
+from disagmoe.runtime.channels import WORLD
 from disagmoe.runtime.clock import Kind, Stopwatch
 from disagmoe.runtime.context import Context
-from disagmoe.runtime.inbox import Arrivals, Inbox, Ports, hop
+from disagmoe.runtime.handover import Handovers
+from disagmoe.runtime.inbox import Arrivals, Inbox, Ports, hop_until_now, moved
 from disagmoe.runtime.side import SideOps
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.trace import Hop
 from disagmoe.runtime.wire import Outgoing
 from disagmoe.schedule.ir import (
+    STEP_OPS,
     Compute,
     Free,
     Instruction,
@@ -30,14 +34,6 @@ from disagmoe.schedule.ir import (
 )
 from disagmoe.schedule.layout import Side
 from disagmoe.transport.base import TransportChannel, Work
-
-
-@dataclass(slots=True)
-class Traffic:
-    """What left this worker on one channel."""
-
-    messages: int = 0
-    nbytes: int = 0
 
 
 class Interpreter:
@@ -55,13 +51,14 @@ class Interpreter:
         self._sides = sides
         self._slots = slots
         self._stopwatch = stopwatch
+        self._channels = channels
         self._ports = Ports(context, channels)
+        self.handovers = Handovers(context)
         self._hops: list[Hop] = []
         self._inbox = Inbox(context, sides, slots, self._ports, self._hops)
         self._works: dict[TransferKey, list[Work]] = {}
         self._arrivals: Arrivals = {}
         self._posted_s: dict[TransferKey, float] = {}
-        self.traffic: dict[str, Traffic] = {}
         self.position = 0
         self.instruction = ""
         self.progressed_at_s = time.monotonic()
@@ -71,23 +68,45 @@ class Interpreter:
 
         Raises WorkerError that names worker and instruction, with the failure as its cause.
         """
+        self.handovers.begin(program)
         self._arrivals = self._inbox.start(program)
         for self.position, instruction in enumerate(program.instructions):
             self.instruction = str(instruction)
             self.progressed_at_s = time.monotonic()
-            try:
+            with self._explained():
                 self._execute(instruction, step_end)
-            except Exception as error:
-                reason = (
-                    f"{self._context.worker} failed at instruction {self.position} "
-                    f"'{instruction}': {type(error).__name__}: {error}"
-                )
-                self._slots.fail(reason)
-                self._inbox.close()
-                raise WorkerError(reason) from error
         self._stopwatch.switch(Kind.IDLE)
         if len(self._slots) or self._works or self._arrivals:
             raise WorkerError(f"{self._context.worker}: the program left slots or transfers behind")
+        with self._explained():
+            if not step_end:  # an evaluation, whose program ends with its ops
+                self.handovers.tell(self._channels[WORLD])
+            self._settle(self.handovers.hear())
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say where it was when something fails, and leave nothing waiting."""
+        try:
+            yield
+        except Exception as error:
+            reason = (
+                f"{self._context.worker} failed at instruction {self.position} "
+                f"'{self.instruction}': {type(error).__name__}: {error}"
+            )
+            self._slots.fail(reason)
+            self._inbox.close()
+            raise WorkerError(reason) from error
+
+    def _settle(self, sent_s: Mapping[TransferKey, float]) -> None:
+        """Tell waiting for the network from waiting for those who send."""
+        self._stopwatch.settle(sent_s)
+        if not self._stopwatch.traces:
+            return
+        sent = {(str(key.channel), moved(key)): time_s for key, time_s in sent_s.items()}
+        for place, hop in enumerate(self._hops):
+            began_s = min(sent.get((hop.channel, hop.label), hop.start_s), hop.end_s)
+            if not hop.sends and began_s > hop.start_s:
+                self._hops[place] = replace(hop, start_s=began_s)
 
     def take_hops(self) -> tuple[Hop, ...]:
         """Return the ends of transfers since the last call."""
@@ -102,9 +121,9 @@ class Interpreter:
     def _execute(self, instruction: Instruction, step_end: Mapping[Op, Callable[[], None]]) -> None:
         match instruction:
             case Compute():
-                # a sum over workers is computed nowhere: its time is waiting for the others
+                # a sum of a few numbers is computed nowhere: its time is waiting for the others
                 waits = instruction.op is Op.REDUCE_COUNTS
-                self._stopwatch.switch(Kind.RECV_WAIT if waits else Kind.COMPUTE, self.instruction)
+                self._stopwatch.switch(Kind.IDLE if waits else Kind.COMPUTE, self.instruction)
                 side = owner(instruction, self._context.layout).side
                 self._sides[side].compute(instruction)
             case Transfer():
@@ -112,6 +131,8 @@ class Interpreter:
             case Free():
                 self._slots.free(instruction.slot)
             case StepEnd():
+                if instruction.op is STEP_OPS[0]:
+                    self.handovers.tell(self._channels[WORLD])
                 step_end[instruction.op]()
             case _:
                 assert_never(instruction)
@@ -121,28 +142,22 @@ class Interpreter:
         match transfer.op:
             case Op.SEND_COUNTS:
                 self._stopwatch.switch(Kind.SEND, self.instruction)
+                self.handovers.note(key)
                 outgoing = self._slots.get(key.sent, Outgoing)
                 self._works.setdefault(key, []).append(self._ports.post_counts(key, outgoing, {}))
             case Op.POST_SEND:
                 self._stopwatch.switch(Kind.SEND, self.instruction)
+                self.handovers.note(key)
                 outgoing = self._slots.get(key.sent, Outgoing)
                 work = self._ports.post_payload(key, outgoing.buffers, {})
                 self._works.setdefault(key, []).append(work)
                 self._posted_s[key] = time.perf_counter()
-                self._count(key, outgoing)
-            case Op.EXCHANGE:
-                self._count(key, self._slots.get(key.sent, Outgoing))
+            case Op.EXCHANGE_COUNTS | Op.EXCHANGE:
+                self.handovers.note(key)  # the inbox has begun it
             case Op.WAIT:
                 self._wait(key)
             case _:
                 pass  # a receive, which the inbox has begun
-
-    def _count(self, key: TransferKey, outgoing: Outgoing) -> None:
-        traffic = self.traffic.setdefault(str(key.channel), Traffic())
-        for peer, buffer in outgoing.buffers.items():
-            if len(buffer) and self._context.process_of[peer] != str(self._context.worker):
-                traffic.messages += 1
-                traffic.nbytes += len(buffer)
 
     def _wait(self, key: TransferKey) -> None:
         arrival = self._arrivals.pop(key, None)
@@ -152,7 +167,7 @@ class Interpreter:
                 work.wait()
             # when a send was complete is not known, only that it was by now
             nbytes = self._slots.get(key.sent, Outgoing).nbytes
-            self._hops.append(hop(key, True, nbytes, self._posted_s.pop(key)))
+            self._hops.append(hop_until_now(key, True, nbytes, self._posted_s.pop(key)))
         else:
-            self._stopwatch.switch(Kind.RECV_WAIT, self.instruction)
+            self._stopwatch.switch(Kind.RECV_WAIT, self.instruction, awaited=key)
             self._slots.put(key.received, arrival.result())

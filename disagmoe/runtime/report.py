@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from disagmoe.runtime.trace import WorkerTrace
+from disagmoe.transport.counted import Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class StepReport:
     """Choices that fell on each expert of each layer."""
     seconds: dict[str, float]
     """This worker's time since its last report, by kind; adds up to wall time."""
+    traffic: dict[str, Traffic]
+    """What left this worker in this step, by channel: payloads, counts, sums."""
     peak_memory_bytes: int
     """Largest resident memory of this worker's process so far (device memory on CUDA)."""
     trace: WorkerTrace | None = None

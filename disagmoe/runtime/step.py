@@ -34,6 +34,7 @@ from disagmoe.schedule.ir import GroupProgram, Op, ProgramSpec
 from disagmoe.schedule.layout import Side
 from disagmoe.transport.base import Transport, TransportChannel
 from disagmoe.transport.collective import reduce_to_all_small
+from disagmoe.transport.counted import CountedChannel, Traffic
 from disagmoe.units import KIB
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class WorkerRuntime:
         self._offset_s = 0.0
         self._recording: Recording | None = None
         self._channels: dict[str, TransportChannel] = {}
+        self._counted: dict[str, CountedChannel] = {}
         sides: dict[Side, SideOps] = {}
         if self._attention is not None:
             sides[Side.ATTENTION] = self._attention
@@ -96,9 +98,12 @@ class WorkerRuntime:
 
     def connect(self) -> None:
         """Open and warm all channels. All workers call it together."""
-        self._channels.update(self._transport.open(channel_specs(self._context.spec)))
+        opened = self._transport.open(channel_specs(self._context.spec))
+        self._counted = {name: CountedChannel(one, self._me) for name, one in opened.items()}
+        self._channels.update(self._counted)
         self.update.connect(self._channels)
         self._offset_s = clock_offset(self._channels[WORLD], self._me, self._everyone)
+        self.interpreter.handovers.clock_offset_s = self._offset_s
         if self._attention is not None:
             self._attention.connect(self._channels)
 
@@ -156,6 +161,7 @@ class WorkerRuntime:
         traced = config.trace.covers(step) or step in config.parallel.profiled_steps
         self.stopwatch.trace(traced)
         self.interpreter.take_hops()  # those of a step that is not traced
+        self._take_traffic()  # that of an evaluation
         self.stopwatch.switch(Kind.DATA)
         batch = None if self._source is None else self._source.step(step)
         self._begin(batch, self._train.spec)
@@ -180,9 +186,14 @@ class WorkerRuntime:
             stopped=world.stop,
             choices_LE=world.choices_LE,
             seconds={kind.value: seconds for kind, seconds in self.stopwatch.take().items()},
+            traffic=self._take_traffic(),
             peak_memory_bytes=peak_memory_bytes(self._context.device),
             trace=self._take_trace() if traced else None,
         )
+
+    def _take_traffic(self) -> dict[str, Traffic]:
+        taken = {name: channel.take() for name, channel in self._counted.items()}
+        return {name: traffic for name, traffic in taken.items() if traffic.messages}
 
     def evaluate(self) -> EvalReport:
         """Return the loss on held-out data; changes no state. All workers call it together."""
@@ -191,9 +202,7 @@ class WorkerRuntime:
         self.stopwatch.switch(Kind.DATA)
         self._begin(None if self._source is None else _whole(self._source), self._eval.spec)
         self.interpreter.run(self._eval.program, {})
-        self.stopwatch.switch(Kind.RECV_WAIT)
         world = self._sum_world()
-        self.stopwatch.switch(Kind.IDLE)
         return EvalReport(loss=world.loss, valid_targets=world.valid_targets)
 
     def _begin(self, batch: Batch | None, spec: ProgramSpec) -> None:
@@ -250,7 +259,7 @@ class WorkerRuntime:
     def _reduce_world(self) -> None:
         self.stopwatch.switch(Kind.OPTIMIZER)
         norms = self.update.norm_squared()
-        self.stopwatch.switch(Kind.RECV_WAIT)
+        self.stopwatch.switch(Kind.IDLE, str(Op.REDUCE_WORLD))
         self._world = self._sum_world(norms, nonfinite=self._nonfinite)
 
     def _sum_world(

@@ -18,7 +18,8 @@ _MICRO = 1e6  # the format counts microseconds
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One worker's end of a transfer, from its post until it was complete."""
+    """One worker's end of a transfer until it was complete: a send from its post, a receive from
+    when all senders had handed over and this worker had posted it."""
 
     channel: str
     label: str

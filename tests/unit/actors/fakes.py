@@ -13,8 +13,9 @@ from disagmoe.actors.messages import (
     WorkerAssignment,
     WorkerFailure,
 )
-from disagmoe.runtime.clock import Kind
 from disagmoe.runtime.report import EvalReport, StepReport
+from disagmoe.schedule.accounting import Kind
+from disagmoe.transport.counted import Traffic
 
 WORKERS = ("A0.0", "F0.0")
 
@@ -34,6 +35,7 @@ def step_report(step: int, *, stopped: bool = False, compute_s: float = 1.0) -> 
         stopped=stopped,
         choices_LE=((10, 30), (20, 20), (0, 0)),
         seconds=dict.fromkeys(Kind, 0.0) | {Kind.COMPUTE: compute_s, Kind.RECV_WAIT: 1.0},
+        traffic={"A0>F0.act": Traffic(2, 64), "world": Traffic(1, 8)},
         peak_memory_bytes=1000 + step,
     )
 

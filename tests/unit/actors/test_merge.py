@@ -1,9 +1,14 @@
 """One view of a step from the reports of all workers."""
 
 from disagmoe.actors.events import EvalResult, StepResult
-from disagmoe.actors.merge import compute_share, merge_eval, merge_step
+from disagmoe.actors.merge import compute_share, group_shares, merge_eval, merge_step
 from disagmoe.runtime.report import EvalReport
+from disagmoe.schedule.accounting import Shares
 from tests.unit.actors.fakes import step_report
+
+
+def shares(utilisation: float, exposed: float, bubble: float) -> Shares:
+    return Shares(utilisation=utilisation, exposed_communication=exposed, bubble=bubble)
 
 
 def test_a_step_has_global_numbers_once_and_the_workers_own_by_name() -> None:
@@ -26,7 +31,10 @@ def test_a_step_has_global_numbers_once_and_the_workers_own_by_name() -> None:
         step_s=4.0,
         tokens_per_s=25.0,
         compute_share={"A0": 4 / 6, "F0": 0.0},
+        shares={"A0": shares(4 / 6, 2 / 6, 0.0), "F0": shares(0.0, 1.0, 0.0)},
         seconds={name: report.seconds for name, report in reports.items()},
+        channel_bytes={"A0>F0.act": 3 * 64, "world": 3 * 8},
+        channel_messages={"A0>F0.act": 6, "world": 3},
         expert_load=(1.5, 1.0, 0.0),
         peak_memory_bytes={"A0.0": 1002, "A0.1": 1002, "F0.0": 1002},
     )
@@ -38,7 +46,8 @@ def test_shares_of_several_steps_weigh_by_time() -> None:
         {"A0.0": {"compute": 0.0, "idle": 3.0}, "F1.0": {"compute": 0.0, "idle": 0.0}},
     ]
     assert compute_share(steps) == {"A0": 0.25, "F1": 0.0}
-    assert compute_share([]) == {}
+    assert group_shares(steps) == {"A0": shares(0.25, 0.0, 0.75), "F1": shares(0.0, 0.0, 0.0)}
+    assert compute_share([]) == group_shares([]) == {}
 
 
 def test_an_evaluation() -> None:

@@ -2,6 +2,12 @@
 
 from disagmoe.actors.events import EvalResult, RunStarted, StepResult
 from disagmoe.actors.messages import Started
+from disagmoe.schedule.accounting import Shares
+
+SHARES = {
+    "A0": Shares(utilisation=0.75, exposed_communication=0.25, bubble=0.0),
+    "F0": Shares(utilisation=0.5, exposed_communication=0.5, bubble=0.0),
+}
 
 
 def started() -> RunStarted:
@@ -33,10 +39,13 @@ def step(
         step_s=step_s,
         tokens_per_s=100 / step_s,
         compute_share={"A0": 0.75, "F0": 0.5},
+        shares=SHARES,
         seconds={
             "A0.0": {"compute": 3.0, "recv_wait": 1.0},
             "F0.0": {"compute": 1.0, "recv_wait": 1.0},
         },
+        channel_bytes={"A0>F0.act": 64 + number},
+        channel_messages={"A0>F0.act": 2},
         expert_load=(1.5, 1.0),
         peak_memory_bytes={"A0.0": 1000 + number, "F0.0": 900},
     )

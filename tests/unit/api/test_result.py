@@ -36,6 +36,8 @@ def test_it_has_the_keys_that_scripts_rely_on(result: Result) -> None:
         "tokens_per_s",
         "step_s",
         "compute_share",
+        "shares",
+        "channel_bytes",
         "peak_memory_bytes",
         "eval_loss",
         "mfu",

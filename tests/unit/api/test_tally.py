@@ -10,7 +10,7 @@ from disagmoe.actors.messages import FailureKind, WorkerFailure
 from disagmoe.api.result import Result
 from disagmoe.api.tally import Tally, outcome
 from disagmoe.errors import PlacementError
-from tests.unit.api.runs import evaluation, started, step
+from tests.unit.api.runs import SHARES, evaluation, started, step
 
 FAILED = RunEnded(
     status="failed",
@@ -53,6 +53,9 @@ def test_a_whole_run() -> None:
         tokens_per_s=30.0,  # 300 tokens in 10 s: the first step does not count
         step_s=4.0,
         compute_share={"A0": 0.75, "F0": 0.5},
+        shares=SHARES,
+        channel_bytes={"A0>F0.act": 66},
+        channel_messages={"A0>F0.act": 2},
         mfu=None,
         peak_memory_bytes={"A0.0": 1003, "F0.0": 900},
         peak_memory_total_bytes=7,
@@ -80,6 +83,7 @@ def test_a_run_that_did_not_start_has_no_numbers() -> None:
     assert [result.first_loss, result.last_loss, result.eval_loss] == [None] * 3
     assert [result.tokens_per_s, result.step_s] == [None] * 2
     assert [result.compute_share, result.peak_memory_bytes, result.placement] == [{}] * 3
+    assert [result.shares, result.channel_bytes, result.channel_messages] == [{}] * 3
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,8 @@ def test_the_summary() -> None:
         "ok: 2 steps in 1 min 05 s",
         "loss 5.0000 -> 4.0000, held out 4.5000",
         "50 tokens/s, 2.0 s per step; computes A0 75 % F0 50 % of the time",
+        "A0: utilisation 75 %, exposed communication 25 %, bubble 0 %",
+        "F0: utilisation 50 %, exposed communication 50 %, bubble 0 %",
         "peak memory: A0.0 1001 B, F0.0 900 B; 2.0 GiB in all processes together",
         "result: /run/result.json, metrics: /run/metrics.jsonl",
     ]

@@ -1,6 +1,9 @@
 import pytest
 
-from disagmoe.runtime.clock import Kind, Shares, Span, Stopwatch
+from disagmoe.runtime.clock import Span, Stopwatch, seconds_by_kind
+from disagmoe.schedule.accounting import Kind
+from disagmoe.schedule.ir import TransferKey
+from disagmoe.schedule.layout import Channel
 
 
 class Clock:
@@ -84,18 +87,68 @@ def test_spans_only_while_traced_and_only_once() -> None:
     assert watch.take_spans() == ()
 
 
-def test_shares_are_of_all_time() -> None:
-    seconds = {
-        "compute": 3.0,
-        "optimizer": 1.0,
-        "data": 1.0,
-        "send": 1.0,
-        "recv_wait": 2.0,
-        "idle": 1.0,
-        "checkpoint": 1.0,
+FIRST, SECOND = (TransferKey(Channel.parse("A0>F0.act"), 0, mb) for mb in (0, 1))
+
+
+def waited(watch: Stopwatch, clock: Clock) -> None:
+    """Wait from 100 to 104 for one payload, to 106 for another, compute to 107."""
+    watch.switch(Kind.RECV_WAIT, "wait 0", awaited=FIRST)
+    clock.now = 104.0
+    watch.switch(Kind.RECV_WAIT, "wait 1", awaited=SECOND)
+    clock.now = 106.0
+    watch.switch(Kind.COMPUTE, "op")
+    clock.now = 107.0
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_waits_are_idle_until_what_they_wait_for_is_sent(traced: bool) -> None:
+    clock = Clock()
+    watch = Stopwatch(clock)
+    watch.trace(traced)
+    waited(watch, clock)
+    watch.settle({FIRST: 103.0, SECOND: 102.0})
+    seconds, spans = watch.take(), watch.take_spans()
+    assert seconds == dict.fromkeys(Kind, 0.0) | {
+        Kind.IDLE: 3.0,
+        Kind.RECV_WAIT: 3.0,
+        Kind.COMPUTE: 1.0,
     }
-    shares = Shares.of(seconds)
-    assert shares.utilisation == pytest.approx(0.5)
-    assert shares.exposed_communication == pytest.approx(0.3)
-    assert shares.bubble == pytest.approx(0.2)
-    assert Shares.of({}) == Shares(utilisation=0.0, exposed_communication=0.0, bubble=0.0)
+    expected = (
+        Span(Kind.IDLE, "wait 0", 100.0, 103.0),
+        Span(Kind.RECV_WAIT, "wait 0", 103.0, 104.0),
+        Span(Kind.RECV_WAIT, "wait 1", 104.0, 106.0),
+        Span(Kind.COMPUTE, "op", 106.0, 107.0),
+    )
+    assert spans == (expected if traced else ())
+    assert not traced or seconds_by_kind(spans) == seconds
+
+
+@pytest.mark.parametrize(
+    ("sent", "idle_s"),
+    [({FIRST: 99.0, SECOND: 0.0}, 0.0), ({FIRST: 110.0, SECOND: 110.0}, 6.0), ({}, 6.0)],
+    ids=["before", "after, by a clock that is ahead", "never"],
+)
+def test_a_wait_is_charged_once_whenever_it_was_sent(
+    sent: dict[TransferKey, float], idle_s: float
+) -> None:
+    clock = Clock()
+    watch = Stopwatch(clock)
+    watch.trace(True)
+    waited(watch, clock)
+    watch.settle(sent)
+    seconds, spans = watch.take(), watch.take_spans()
+    assert (seconds[Kind.IDLE], seconds[Kind.RECV_WAIT]) == (idle_s, 6.0 - idle_s)
+    assert [(span.start_s, span.end_s) for span in spans] == [
+        (100.0, 104.0),
+        (104.0, 106.0),
+        (106.0, 107.0),
+    ]
+
+
+def test_waits_that_nobody_settles_are_not_lost() -> None:
+    clock = Clock()
+    watch = Stopwatch(clock)
+    waited(watch, clock)
+    assert watch.take()[Kind.RECV_WAIT] == 6.0
+    watch.settle({FIRST: 103.0})
+    assert watch.take() == dict.fromkeys(Kind, 0.0)

@@ -214,7 +214,8 @@ def test_reading_data_is_charged_to_data() -> None:
     (reader,) = [r for worker, r in reports.items() if worker.group.side is Side.ATTENTION]
     (waiter,) = [r for worker, r in reports.items() if worker.group.side is Side.EXPERT]
     assert reader.seconds["data"] >= 0.2
-    assert waiter.seconds["recv_wait"] >= 0.15  # idle waiting of experts for attention shows
+    assert waiter.seconds["idle"] >= 0.15  # it waits for who reads, not for the network
+    assert waiter.seconds["recv_wait"] < 0.1
     assert waiter.seconds["data"] < 0.1
 
 

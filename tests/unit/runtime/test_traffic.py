@@ -1,0 +1,75 @@
+"""Bytes and messages on each channel, counted by hand for a tiny network."""
+
+from disagmoe.config.run import RunConfig
+from disagmoe.runtime.channels import WORLD
+from tests.unit.runtime.tiny import batch_of, threads, tiny
+
+HIDDEN, LAYERS, MICRO_BATCHES = 8, 2, 2
+TOKENS = 20  # of a step; each has top_k = 2 experts of 4
+PAIRS = 2 * TOKENS
+FP64, INT32, UINT8 = 8, 4, 1
+HEADER = 4 * 8
+ROW = HIDDEN * FP64
+COUNTED = ("A0>F0.act.counts", "F0>A1.act.counts", "A1>F1.act.counts", "F1>A0.act.counts")
+
+
+def sent(config: RunConfig) -> dict[str, tuple[int, int]]:
+    """Messages and bytes of a step by channel, of all workers; without the world."""
+    total: dict[str, tuple[int, int]] = {}
+    with threads(config, [batch_of(config)]) as run:
+        for report in run.each(lambda runtime: runtime.run_step(0)).values():
+            for name, one in report.traffic.items():
+                messages, nbytes = total.get(name, (0, 0))
+                total[name] = (messages + one.messages, nbytes + one.nbytes)
+    assert total.pop(WORLD)[0] > 0
+    return total
+
+
+def test_every_token_goes_to_the_only_expert_worker_and_back_once_per_layer() -> None:
+    transfers = LAYERS * MICRO_BATCHES
+    assert sent(tiny()) == {
+        "A0>F0.act.counts": (transfers, transfers * HEADER),
+        "A0>F0.act": (transfers, LAYERS * (TOKENS * ROW + PAIRS * (FP64 + 2 * INT32))),
+        "F0>A0.act": (transfers, LAYERS * TOKENS * ROW),
+        "A0>F0.grad": (transfers, LAYERS * TOKENS * ROW),
+        "F0>A0.grad": (transfers, LAYERS * (TOKENS * ROW + PAIRS * FP64)),
+    }
+
+
+def test_rows_go_once_to_each_expert_worker_not_once_per_expert() -> None:
+    """With all four experts chosen, two workers: `none` sends every choice."""
+    nbytes = {}
+    for dedupe in ("rank", "none"):
+        config = tiny(parallel__dedupe=dedupe, model__top_k=4, parallel__expert_workers=2)
+        nbytes[dedupe] = sent(config)["A0>F0.grad"][1]
+    assert nbytes == {"rank": LAYERS * 2 * TOKENS * ROW, "none": LAYERS * 4 * TOKENS * ROW}
+
+
+def test_a_direct_residual_costs_a_row_per_token_each_way_and_a_fused_one_next_to_nothing() -> None:
+    """Two groups of one layer each. Fused, a row carries one byte more (whether this is its home),
+    after 8 of padding per message, and the norm's weight is summed and gathered on both sides."""
+    direct, fused = (
+        sent(tiny(parallel__groups=2, parallel__residual=f'"{residual}"'))
+        for residual in ("direct", "fused")
+    )
+    residual = (MICRO_BATCHES, TOKENS * ROW)
+    norm = (2 * 2, 2 * HIDDEN * FP64)
+    rows = TOKENS * ROW + PAIRS * (FP64 + 2 * INT32) + TOKENS * INT32
+    outputs = TOKENS * ROW + TOKENS * INT32
+    expected = {
+        **dict.fromkeys(COUNTED, (MICRO_BATCHES, MICRO_BATCHES * HEADER)),
+        **dict.fromkeys(("A0>F0.act", "A1>F1.act"), (MICRO_BATCHES, rows)),
+        **dict.fromkeys(("F0>A1.act", "F1>A0.act"), (MICRO_BATCHES, outputs)),
+        **dict.fromkeys(("A1>F0.grad", "A0>F1.grad"), (MICRO_BATCHES, TOKENS * ROW)),
+        **dict.fromkeys(("F0>A0.grad", "F1>A1.grad"), (MICRO_BATCHES, TOKENS * ROW + PAIRS * FP64)),
+    }
+    assert direct == {
+        **expected,
+        **dict.fromkeys(("A0>A1.act", "A1>A0.act", "A1>A0.grad", "A0>A1.grad"), residual),
+    }
+    homes = MICRO_BATCHES * 8 + TOKENS * UINT8
+    assert fused == {
+        **expected,
+        **dict.fromkeys(("A0>F0.act", "A1>F1.act"), (MICRO_BATCHES, rows + homes)),
+        **dict.fromkeys(("shared0.replicas", "shared1.replicas"), norm),
+    }
