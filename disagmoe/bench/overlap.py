@@ -30,6 +30,8 @@ Say = Callable[[str], None]
 
 _HOSTS = 2
 _RATE_TRIALS = 3
+_LEAST_MBIT = 10.0
+"""What Ray's own messages and the calls of the driver need to be nothing beside the run's."""
 _NEAR = 0.02
 """How near the exposed share of plain expert parallelism must come to the one asked for."""
 
@@ -166,7 +168,8 @@ def _find_rate(scenario: Scenario, path: Path, stage: Stage, say: Say) -> float:
     """Return the rate at which plain expert parallelism waits as long as the scenario asks for."""
     stage.network.limit(None)
     _tune(EP_1F1B, scenario, path, stage, say)
-    rate_mbit = rate_mbit_for(load_of([stage.step(EP_1F1B)]), scenario.exposed_share)
+    load = load_of([stage.step(EP_1F1B)])
+    rate_mbit = max(rate_mbit_for(load, scenario.exposed_share), _LEAST_MBIT)
     for _ in range(_RATE_TRIALS):
         if scenario.slow_host_cores is not None:
             break  # it waits for the slow host as well: compute and bytes have to do
@@ -177,7 +180,7 @@ def _find_rate(scenario: Scenario, path: Path, stage: Stage, say: Say) -> float:
             break
         wanted = scenario.exposed_share / (1 - scenario.exposed_share)
         rate_mbit *= share / (1 - share) / wanted
-    return rate_mbit
+    return max(rate_mbit, _LEAST_MBIT)
 
 
 def _tune(system: str, scenario: Scenario, path: Path, stage: Stage, say: Say) -> Tuned:
