@@ -48,8 +48,8 @@ class ParallelConfig(Section):
     in_flight: int = Field(default=0, ge=0)
     """Micro-batches between their first forward and their last backward at any time;
     0 takes half as many again as keep the ring busy by `parallel.costs` (4.5 per group with the
-    default costs and the sides apart), or all micro-batches where there are fewer, and again once
-    costs are measured; `serial`, and `ep_1f1b` with one group, have 1."""
+    default costs and the sides apart), or all where there are fewer, once more when costs are
+    measured; `serial`, and `ep_1f1b` with one group, have 1."""
     max_in_flight: int = Field(default=0, ge=0)
     """Most micro-batches that may be in flight, where memory is short: each holds its activations
     until its backward. 0 sets no limit."""
@@ -69,11 +69,10 @@ class ParallelConfig(Section):
     later, where they would wait otherwise; shortens the end of a step, and keeps activations for
     longer."""
     profile: Literal["auto", "on", "off"] = "auto"
-    """Whether the second and the third step are measured, and the run then goes on with the `costs`
-    found, the `in_flight` that they ask for where it is 0, and `attention_shares` that fit the
-    speed of the workers where they are []. The run directory's `config.toml` holds them afterwards
-    and is not measured again. `auto`: `on` for runs of at least 10 steps with the default costs,
-    unless micro-batches run one after the other."""
+    """Whether the second and third step are measured, to go on with the `costs` found, the
+    `in_flight` that they ask for where it is 0, and `attention_shares` that fit them where those
+    are []; the run's `config.toml` then has them. `auto`: `on` for 10 steps or more with default
+    costs, unless micro-batches run one by one."""
     costs: CostsConfig = CostsConfig()
     """What the schedule takes ops and transfers to cost."""
 

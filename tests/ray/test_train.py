@@ -16,6 +16,8 @@ from disagmoe.config.run import RunConfig
 from disagmoe.data.source import PreparedSource
 from disagmoe.runtime.step import WorkerRuntime
 from disagmoe.runtime.threads import ThreadedRun
+from disagmoe.schedule.from_config import compile_for
+from disagmoe.schedule.text import read_programs
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
@@ -84,7 +86,15 @@ def test_a_run_equals_threads_bit_for_bit(
     assert all(0 < share < 1 for share in result.compute_share.values())
     assert result.peak_memory_total_bytes > sum(result.peak_memory_bytes.values())
 
-    assert RunConfig.load(run_dir / "config.toml") == preflight(RunConfig.load(small_config))
+    asked, used = preflight(RunConfig.load(small_config)), RunConfig.load(run_dir / "config.toml")
+    assert (asked.parallel.profile, used.parallel.profile) == ("on", "off")
+    assert (asked.parallel.in_flight, used.parallel.in_flight) == (0, 3)
+    assert used.parallel.costs.experts_fwd < 0.5 < asked.parallel.costs.experts_fwd  # seconds
+    unlike = {"parallel": asked.parallel}
+    assert used.model_copy(update=unlike) == asked
+    train_programs = compile_for(used)[0].programs
+    texts = [(run_dir / f"programs/{name}.sched").read_text() for name in ("A0", "F0")]
+    assert read_programs(texts) == train_programs
     programs = {str(path.relative_to(run_dir)) for path in run_dir.rglob("*.sched")}
     assert programs == {f"programs/{name}.sched" for name in ("A0", "F0", "eval/A0", "eval/F0")}
     logs = {path.name for path in (run_dir / "logs").iterdir()}
