@@ -107,7 +107,7 @@ def tuned_line(tuned: ScheduleTuned) -> str:
     costs = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in tuned.seconds.items())
     found = [
         f"measured, in ms per micro-batch: {costs}",
-        f"{parallel.in_flight} in flight",
+        f"up to {parallel.in_flight} in flight",
         f"planned {format_seconds(tuned.planned_s)}/step without its end, "
         f"{100 * (tuned.gap - 1):.1f} % above the lower bound",
     ]

@@ -56,7 +56,7 @@ def test_what_was_measured_in_one_line() -> None:
         gap=1.034,
     )
     assert tuned_line(tuned) == (
-        "measured, in ms per micro-batch: attn_fwd 12.30, rows 1500.00; 3 in flight; planned "
+        "measured, in ms per micro-batch: attn_fwd 12.30, rows 1500.00; up to 3 in flight; planned "
         "2.5 s/step without its end, 3.4 % above the lower bound; attention_shares = [2.0, 1.0]; "
         "expert_shares = [0.25, 0.75] would suit these workers better"
     )
