@@ -54,6 +54,7 @@ CATALOGUE = {
     "two groups": lambda: compiled(2, 2, 2, 2),
     "uneven groups": lambda: compiled(3, 2, 3, 2, reduce_counts=True),
     "evaluation": lambda: compiled(2, 2, 3, 3, training=False),
+    "split backward": lambda: compiled(2, 2, 2, 2, fused=True, split_backward=True),
     "fused residual": lambda: compiled(3, 2, 2, 2, fused=True),
     "colocated": lambda: compiled(2, 1, 2, 2, "ep_overlap", reduce_counts=True),
     "colocated, exposed": lambda: compiled(1, 1, 3, 1, "ep_1f1b"),
@@ -205,9 +206,11 @@ def test_neighbours_may_change_places_only_if_the_result_stays_right(name):
     assert 0 < illegal < len(where)
 
 
-def check_random(name, count, seed):
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_random_mutants_are_refused_unless_they_stay_right(name):
+    count = 60
     programs = CATALOGUE[name]()
-    rng = random.Random(seed)
+    rng = random.Random(1)
     where = positions(programs)
     mutants = []
     for number in range(count):
@@ -217,30 +220,20 @@ def check_random(name, count, seed):
     assert agree(programs, mutants) > count // 2
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_random_mutants_are_refused_unless_they_stay_right(name):
-    check_random(name, 100, seed=1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_many_more_random_mutants_are_refused_unless_they_stay_right(name):
-    check_random(name, 250, seed=2)
-
-
 def any_programs(rng):
     """Programs of a random small layout, in a random schedule."""
-    layers = rng.randint(1, 3)
-    depth = rng.randint(1, layers)
+    layers = rng.choice((1, 2, 3, 9))
+    depth = rng.randint(1, min(layers, 8))
     return compiled(
         layers,
         depth,
-        micro_batches=rng.randint(1, 3),
+        micro_batches=rng.randint(1, 3 if layers < 9 else 1),
         in_flight=rng.randint(1, 3),
         schedule=rng.choice(list(BUILDERS)),
         fused=depth > 1 and rng.random() < 0.5,
         training=rng.random() < 0.8,
         reduce_counts=rng.random() < 0.5,
+        split_backward=rng.random() < 0.5,
     )
 
 
@@ -260,8 +253,8 @@ def check_any_layout(count, seed):
         illegal += agree(programs, mutants)
 
 
-def test_200_illegal_mutants_of_random_layouts_are_refused():
-    check_any_layout(200, seed=3)
+def test_100_illegal_mutants_of_random_layouts_are_refused():
+    check_any_layout(100, seed=3)
 
 
 @pytest.mark.slow
