@@ -1,6 +1,6 @@
 import torch
 
-from disagmoe.data.batch import part_bounds
+from disagmoe.config.shares import bounds
 from disagmoe.runtime.recording import Recording
 from disagmoe.schedule.layout import Worker
 from tests.unit.runtime.tiny import batch_of, reference, threads, tiny
@@ -32,7 +32,7 @@ def test_choices_are_those_of_the_worker_s_own_tokens() -> None:
             recording = recordings[Worker.parse(f"A{group}.{rank}")]
             assert set(recording.choices) == {(group, 0), (group, 1)}
             for mb, sequences in enumerate((3, 1)):
-                start, stop = part_bounds(sequences, rank, 2)
+                start, stop = bounds(sequences, [1.0, 1.0], rank)
                 whole_TK = routing[mb][group].expert_TK
                 assert torch.equal(recording.choices[group, mb], whole_TK[5 * start : 5 * stop])
     assert recordings[Worker.parse("F0.0")].choices == {}
