@@ -292,6 +292,7 @@ def observation(worker: str, loss: float, value: float) -> dict[Worker, Observat
         stopped=False,
         choices_LE=((1,),),
         seconds={},
+        traffic={},
         peak_memory_bytes=0,
     )
     tensors = {"w": torch.tensor([value])}

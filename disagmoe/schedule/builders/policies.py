@@ -91,8 +91,11 @@ def _orders(spec: ProgramSpec, costs: OpCosts, in_flight: int) -> Iterator[Polic
 
 
 def best_list_schedule(spec: ProgramSpec, costs: OpCosts, in_flight: int) -> Timeline:
-    """Return the shortest of the list schedules that are tried, the first of equal ones: those of
-    all policies with `in_flight` micro-batches, and with fewer while it stays far from its bound."""
+    """Return the shortest of the list schedules that are tried, the first of equal ones.
+
+    Those are of all policies with `in_flight` micro-batches, and with fewer while the best of them
+    stays far from its bound.
+    """
     bound = lower_bound(spec, costs, in_flight).time
     best: Timeline | None = None
     for depth in dict.fromkeys(max(1, round(share * in_flight)) for share in DEPTHS):
