@@ -2,18 +2,28 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from disagmoe.cli.timeline import (
+    measured,
+    measured_json,
+    measured_table,
+    planned,
+    planned_json,
+    planned_table,
+)
 from disagmoe.config.load import load_run_config
 from disagmoe.errors import ConfigError, ScheduleError
-from disagmoe.schedule.compile import Compiled
+from disagmoe.schedule.bars import Chart
+from disagmoe.schedule.drawing import check_suffix, save
 from disagmoe.schedule.from_config import ProgramRequest, programs_for
 from disagmoe.schedule.ir import ProgramSet
 from disagmoe.schedule.layout import Group
-from disagmoe.schedule.render import LEGEND, bubble, draw, summarize
+from disagmoe.schedule.render import LEGEND, STEP_LEGEND, draw
 from disagmoe.schedule.text import read_program, read_programs, write_program
 from disagmoe.schedule.verify import RULES, check
 
@@ -31,35 +41,96 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @app.command()
 def show(
-    config: Annotated[Path, typer.Option("--config", help="TOML file of the run.")],
+    config: Annotated[
+        Path | None, typer.Option("--config", help="TOML file of a run; its plan is shown.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="Directory of a run; what it measured is shown.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Draw into this file (.svg or .png) instead of the terminal."),
+    ] = None,
     sets: Sets = None,
     group: Annotated[
         str | None,
         typer.Option("--group", metavar="A0", help="Print the program of this group instead."),
     ] = None,
     evaluation: Eval = False,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", help="Traced step of --run, from 0; by default the last one."),
+    ] = None,
     as_json: Json = False,
     width: Annotated[int, typer.Option("--width", help="Columns of the timeline.")] = 100,
     start: Annotated[float, typer.Option("--from", help="Draw from this time on.")] = 0.0,
     end: Annotated[float | None, typer.Option("--to", help="Draw up to this time.")] = None,
 ) -> None:
-    """Draw who computes what and when, in units of the op costs (by default a forward is 1)."""
-    request = programs_for(load_run_config(config, sets or ()), training=not evaluation)
+    """Draw who computes, waits and sends what and when: as planned, in units of the op costs (by
+    default a forward is 1), or as measured in a traced step of a run, in seconds."""
+    if (config is None) == (run is None):
+        raise typer.BadParameter("give either --config (a plan) or --run (a measured run)")
+    if run is not None and (sets or evaluation or group is not None):
+        raise typer.BadParameter("--set, --eval and --group belong to --config")
+    if config is not None and step is not None:
+        raise typer.BadParameter("--step belongs to --run")
+    if out is not None:
+        if group is not None or as_json:
+            raise typer.BadParameter("--out draws a picture; leave out --group and --json")
+        check_suffix(out)
+    part = _Part(width, start, end)
     try:
-        compiled = request.compile()
-        if group is not None:
-            program = compiled.programs.of(Group.parse(group))
-            text = write_program(program, request.spec)
-            typer.echo(json.dumps({"group": group, "program": text}) if as_json else text, nl=False)
-        elif as_json:
-            typer.echo(json.dumps(_as_json(request, compiled)))
-        else:
-            grid = draw(
-                compiled.timeline, request.spec.layout.all_groups, width=width, start=start, end=end
-            )
-            typer.echo(f"{_headline(request, compiled)}\n\n{grid}\n{LEGEND}\n\n{_table(compiled)}")
+        if run is not None:
+            _show_run(run, step, out, as_json, part)
+        elif config is not None:
+            request = programs_for(load_run_config(config, sets or ()), training=not evaluation)
+            if group is not None:
+                _show_program(request, group, as_json)
+            else:
+                _show_plan(request, out, as_json, part)
     except ScheduleError as error:
         raise ConfigError(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What to draw of a timeline, and how wide in a terminal."""
+
+    width: int
+    start: float
+    end: float | None
+
+    def text(self, chart: Chart) -> str:
+        """Title and rows."""
+        title = "\n".join(chart.title)
+        return f"{title}\n\n{draw(chart, width=self.width, start=self.start, end=self.end)}"
+
+
+def _show_program(request: ProgramRequest, group: str, as_json: bool) -> None:
+    program = request.compile().programs.of(Group.parse(group))
+    text = write_program(program, request.spec)
+    typer.echo(json.dumps({"group": group, "program": text}) if as_json else text, nl=False)
+
+
+def _show_plan(request: ProgramRequest, out: Path | None, as_json: bool, part: _Part) -> None:
+    compiled = request.compile()
+    chart = planned(request, compiled)
+    if out is not None:
+        save(chart, out, start=part.start, end=part.end)
+    elif as_json:
+        typer.echo(json.dumps(planned_json(request, compiled, chart)))
+    else:
+        typer.echo(f"{part.text(chart)}\n{LEGEND}\n\n{planned_table(compiled)}")
+
+
+def _show_run(run: Path, step: int | None, out: Path | None, as_json: bool, part: _Part) -> None:
+    chart = measured(run, step)
+    if out is not None:
+        save(chart, out, start=part.start, end=part.end)
+    elif as_json:
+        typer.echo(json.dumps(measured_json(chart)))
+    else:
+        typer.echo(f"{part.text(chart)}\n{LEGEND}\n{STEP_LEGEND}\n\n{measured_table(chart)}")
 
 
 @app.command()
@@ -127,60 +198,3 @@ def _read(folder: Path) -> ProgramSet:
             raise ScheduleError(f"{file}: {error}") from None
         texts.append(text)
     return read_programs(texts)
-
-
-def _headline(request: ProgramRequest, compiled: Compiled) -> str:
-    spec, layout = request.spec, request.spec.layout
-    return (
-        f"{request.schedule}, {'training' if spec.training else 'evaluation'}: "
-        f"{layout.layers} layers on {layout.groups} x ({layout.attention_workers} attention + "
-        f"{layout.expert_workers} expert) workers, {spec.micro_batches} micro-batches, "
-        f"{request.in_flight} in flight\n"
-        f"makespan {compiled.timeline.makespan:g}, bubble {100 * bubble(compiled):.1f} %\n"
-        f"lower bound {compiled.bound.time:g} ({compiled.bound.name}), "
-        f"gap {100 * max(0.0, compiled.gap - 1):.1f} %"
-    )
-
-
-def _table(compiled: Compiled) -> str:
-    lines = ["group   busy  peak slots  instructions"]
-    lines += [
-        f"{row.group!s:<5} {100 * row.busy_share:4.0f} %  {row.peak_slots:10d}  "
-        f"{row.instructions:12d}"
-        for row in summarize(compiled)
-    ]
-    return "\n".join(lines)
-
-
-def _as_json(request: ProgramRequest, compiled: Compiled) -> dict[str, Any]:
-    return {
-        "schedule": request.schedule,
-        "training": request.spec.training,
-        "micro_batches": request.spec.micro_batches,
-        "in_flight": request.in_flight,
-        "makespan": compiled.timeline.makespan,
-        "bubble": bubble(compiled),
-        "lower_bound": compiled.bound.time,
-        "bound": compiled.bound.name,
-        "gap": compiled.gap,
-        "groups": [
-            {
-                "group": str(row.group),
-                "busy_share": row.busy_share,
-                "peak_slots": row.peak_slots,
-                "instructions": row.instructions,
-            }
-            for row in summarize(compiled)
-        ],
-        "spans": [
-            {
-                "group": str(span.group),
-                "op": str(span.compute.op),
-                "layer": span.compute.layer,
-                "micro_batch": span.compute.mb,
-                "start": span.start,
-                "end": span.end,
-            }
-            for span in compiled.timeline.spans
-        ],
-    }

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from disagmoe.runtime.clock import Span
+from disagmoe.errors import ConfigError
+from disagmoe.runtime.clock import Kind, Span
 
 TRACE_FILE = "trace.json.gz"
+_TRANSFER, _SEND, _RECEIVE = "transfer", "send", "recv"
 _MICRO = 1e6  # the format counts microseconds
 
 
@@ -68,8 +70,8 @@ def chrome_events(worker: str, pid: int, traces: Iterable[WorkerTrace]) -> list[
             events.append(
                 {
                     "ph": "X",
-                    "name": f"{'send' if hop.sends else 'recv'} {hop.label}",
-                    "cat": "transfer",
+                    "name": f"{_SEND if hop.sends else _RECEIVE} {hop.label}",
+                    "cat": _TRANSFER,
                     "pid": pid,
                     "tid": lanes[hop.channel],
                     "ts": hop.start_s * _MICRO,
@@ -99,3 +101,47 @@ def write_trace(path: Path, workers: Mapping[str, Iterable[WorkerTrace]]) -> Non
     with gzip.open(partial, "wt", encoding="utf-8") as file:
         json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
     partial.replace(path)
+
+
+def read_trace(run_dir: Path) -> dict[str, list[WorkerTrace]]:
+    """Return what `write_trace` has written to `run_dir`: the traced steps of each worker.
+
+    Raises:
+        ConfigError: there is no trace, or none of this version.
+    """
+    path = run_dir / TRACE_FILE
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+        workers = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+        timed: dict[int, list[Mapping[str, Any]]] = {pid: [] for pid in workers}
+        for event in events:
+            if event["ph"] == "X":
+                timed[event["pid"]].append(event)
+        return {name: _worker_traces(timed[pid]) for pid, name in workers.items()}
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{run_dir} holds no {TRACE_FILE}; a run writes it when it has done the steps that "
+            "[trace] of its config names (trace.first_step, trace.steps)"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    except (EOFError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} is not the trace of a run of this version: {error!r}") from error
+
+
+def _worker_traces(events: Iterable[Mapping[str, Any]]) -> list[WorkerTrace]:
+    """Read the events of one worker that have a duration back into its steps."""
+    steps: dict[int, tuple[list[Span], list[Hop]]] = {}
+    for event in events:
+        args, name = event["args"], event["name"]
+        start_s = event["ts"] / _MICRO
+        end_s = start_s + event["dur"] / _MICRO
+        spans, hops = steps.setdefault(args["step"], ([], []))
+        if event["cat"] == _TRANSFER:
+            way, _, label = name.partition(" ")
+            hops.append(Hop(args["channel"], label, way == _SEND, args["bytes"], start_s, end_s))
+        else:
+            kind = Kind(args["kind"])
+            spans.append(Span(kind, "" if name == kind else name, start_s, end_s))
+    return [WorkerTrace(step, tuple(spans), tuple(hops)) for step, (spans, hops) in steps.items()]

@@ -1,19 +1,25 @@
-"""A timeline as text, and the few numbers that sum it up."""
+"""A timeline as text, and the few numbers that sum up each group."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from disagmoe.errors import ScheduleError
+from disagmoe.schedule.accounting import Shares
+from disagmoe.schedule.bars import BACKWARD, FORWARD, Bar, Chart, Shade
 from disagmoe.schedule.compile import Compiled
-from disagmoe.schedule.ir import BACKWARD_OPS
 from disagmoe.schedule.layout import Group
 from disagmoe.schedule.passes.lifetime import peak_slots
-from disagmoe.schedule.timeline import Span, Timeline
+from disagmoe.schedule.planned import planned_seconds
 
 LEGEND = (
     "0-9: forward of micro-batch 0-9; a-j: backward of micro-batch 0-9 (head: forward and "
-    "backward);\ntens of the micro-batch are left out; '.': idle"
+    "backward);\ntens of the micro-batch are left out; '-': waits for the network; '.': waits for "
+    "others"
 )
+STEP_LEGEND = "*: data, optimizer; +: sends, sums of gradients"
+"""What a measured step has besides."""
 _FORWARD, _BACKWARD, _IDLE = "0123456789", "abcdefghij", "."
+_MARKS = {Shade.NETWORK: "-", Shade.SEND: "+", Shade.DATA: "*", Shade.OPTIMIZER: "*"}
 _ROUNDING = 1e-9
 
 
@@ -22,8 +28,8 @@ class GroupSummary:
     """What a group has to do in a step."""
 
     group: Group
-    busy_share: float
-    """Time that it computes, as a share of the makespan."""
+    shares: Shares
+    """What becomes of its time."""
     peak_slots: int
     """Largest number of slots that hold memory at once."""
     instructions: int
@@ -32,11 +38,12 @@ class GroupSummary:
 
 def summarize(compiled: Compiled) -> tuple[GroupSummary, ...]:
     """Return one summary per group, in the order of the layout."""
-    programs, timeline = compiled.programs, compiled.timeline
+    programs = compiled.programs
+    seconds = planned_seconds(programs.spec, compiled.timeline)
     return tuple(
         GroupSummary(
             group=program.group,
-            busy_share=_share(timeline.busy(program.group), timeline.makespan),
+            shares=Shares.of(seconds[str(program.group)]),
             peak_slots=peak_slots(program.instructions, program.group, programs.spec),
             instructions=len(program.instructions),
         )
@@ -44,36 +51,24 @@ def summarize(compiled: Compiled) -> tuple[GroupSummary, ...]:
     )
 
 
-def bubble(compiled: Compiled) -> float:
-    """Return the mean idle share of the groups: 1 - sum of busy times / (groups x makespan)."""
-    shares = [summary.busy_share for summary in summarize(compiled)]
-    return 1 - sum(shares) / len(shares)
-
-
-def draw(
-    timeline: Timeline,
-    groups: tuple[Group, ...],
-    *,
-    width: int,
-    start: float = 0.0,
-    end: float | None = None,
-) -> str:
-    """Draw one row per group over `width` columns of equal time, from `start` to `end` (the whole
-    timeline when None). A column shows the op that fills most of it, or idle.
+def draw(chart: Chart, *, width: int, start: float = 0.0, end: float | None = None) -> str:
+    """Draw one row per group or worker over `width` columns of equal time, from `start` to `end`
+    (the whole chart when None). A column shows what fills most of it.
 
     Raises:
         ScheduleError: `width` is below 10, or `start` to `end` is no span of time.
     """
-    end = timeline.makespan if end is None else end
     if width < 10:
         raise ScheduleError(f"{width} columns are too few for a timeline; use 10 or more")
-    if not 0 <= start < end:
-        raise ScheduleError(f"cannot draw from {start:g} to {end:g}; give 0 <= from < to")
-    margin = max(len(str(group)) for group in groups)
+    start, end = chart.span(start, end)
+    margin = max(map(len, chart.workers))
     rows = [_scale(margin, width, start, end)]
-    for group in groups:
-        spans = [span for span in timeline.spans if span.group == group]
-        rows.append(f"{group!s:>{margin}} {_row(spans, width, start, end)}")
+    lanes: dict[str, list[Bar]] = {worker: [] for worker in chart.workers}
+    for bar in chart.bars:
+        if bar.lane in lanes and bar.shade is not Shade.OTHERS:
+            lanes[bar.lane].append(bar)
+    for worker, bars in lanes.items():
+        rows.append(f"{worker:>{margin}} {_row(bars, width, start, end)}")
     return "\n".join(rows)
 
 
@@ -82,32 +77,29 @@ def _scale(margin: int, width: int, start: float, end: float) -> str:
     return f"{'':{margin}} {left}{right:>{width - len(left)}}"
 
 
-def _row(spans: list[Span], width: int, start: float, end: float) -> str:
+def _row(bars: Sequence[Bar], width: int, start: float, end: float) -> str:
     step = (end - start) / width
-    # time of each column that is still free, and the longest op in it
+    # time of each column that is still free, and the longest bar in it
     idle = [step] * width
     most = [0.0] * width
     marks = [_IDLE] * width
-    for span in spans:
-        first = max(0, int((span.start - start) / step))
-        last = min(width - 1, int((span.end - start) / step))
+    for bar in bars:
+        first = max(0, int((bar.start - start) / step))
+        last = min(width - 1, int((bar.end - start) / step))
         for column in range(first, last + 1):
             left = start + column * step
-            covered = min(span.end, left + step) - max(span.start, left)
+            covered = min(bar.end, left + step) - max(bar.start, left)
             idle[column] -= max(0.0, covered)
             if covered > most[column] + step * _ROUNDING:
                 most[column] = covered
-                marks[column] = _mark(span)
+                marks[column] = _mark(bar)
     return "".join(
         mark if longest + step * _ROUNDING >= free else _IDLE
         for mark, longest, free in zip(marks, most, idle, strict=True)
     )
 
 
-def _mark(span: Span) -> str:
-    marks = _BACKWARD if span.compute.op in BACKWARD_OPS else _FORWARD
-    return marks[span.compute.mb % 10]
-
-
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+def _mark(bar: Bar) -> str:
+    if bar.mb is None or bar.shade not in FORWARD | BACKWARD:
+        return _MARKS[bar.shade]
+    return (_BACKWARD if bar.shade in BACKWARD else _FORWARD)[bar.mb % 10]

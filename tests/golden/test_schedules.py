@@ -8,7 +8,8 @@ from disagmoe.schedule.compile import build_programs
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.ir import ProgramSpec
 from disagmoe.schedule.layout import Layout
-from disagmoe.schedule.render import bubble, draw, summarize
+from disagmoe.schedule.planned import planned_chart
+from disagmoe.schedule.render import draw, summarize
 from disagmoe.schedule.text import read_programs, write_program
 from disagmoe.schedule.verify import verify
 
@@ -61,7 +62,7 @@ SIZES = [(8, 1, 8, 1), (8, 1, 8, 2), (8, 1, 8, 4), (8, 2, 8, 6), (8, 4, 16, 12),
 
 
 def test_makespans(golden):
-    lines = ["costs          layers groups micro-batches in-flight  makespan  bubble  peak slots"]
+    lines = ["costs          layers groups micro-batches in-flight  makespan    idle  peak slots"]
     for label, costs in COSTS.items():
         for layers, groups, micro_batches, in_flight in SIZES:
             compiled = build_programs(
@@ -70,15 +71,16 @@ def test_makespans(golden):
                 in_flight=in_flight,
                 costs=costs,
             )
+            idle = 1 - planned_chart(compiled, "").shares.utilisation
             peak = max(summary.peak_slots for summary in summarize(compiled))
             lines.append(
                 f"{label:<14} {layers:6d} {groups:6d} {micro_batches:13d} {in_flight:9d} "
-                f"{compiled.timeline.makespan:9.2f} {100 * bubble(compiled):5.1f} % {peak:11d}"
+                f"{compiled.timeline.makespan:9.2f} {100 * idle:5.1f} % {peak:11d}"
             )
     golden("schedules/makespans.txt", "\n".join(lines) + "\n")
 
 
 def test_drawing(golden):
     what, schedule, in_flight = PROGRAMS["two-groups-direct"]
-    timeline = build_programs(what, schedule=schedule, in_flight=in_flight).timeline
-    golden("schedules/timeline.txt", draw(timeline, what.layout.all_groups, width=100) + "\n")
+    compiled = build_programs(what, schedule=schedule, in_flight=in_flight)
+    golden("schedules/timeline.txt", draw(planned_chart(compiled, ""), width=100) + "\n")

@@ -66,19 +66,19 @@ def test_show_draws_a_row_per_group(config):
     assert done.stdout == (
         "af_pipe, training: 2 layers on 1 x (1 attention + 1 expert) workers, 2 micro-batches, "
         "2 in flight\n"
-        "makespan 19.15, bubble 31.6 %\n"
-        "lower bound 18.6 (2 in flight), gap 3.0 %\n"
+        "makespan 19.15, lower bound 18.6 (2 in flight), gap 3.0 %\n"
+        "utilisation 68.4 %, exposed communication 11.0 %, bubble 20.6 %\n"
         "\n"
         "   0                                  19.15\n"
-        "A0 0011..00011..aabb....aaaabbbb..aaaaabbbb\n"
-        "F0 ...00111..0011..aaaabbbb..aaaabbbbb.....\n"
+        "A0 0011.-00011.-aabb...-aaaabbbb.-aaaaabbbb\n"
+        "F0 ..-00111--0011.-aaaabbbb.-aaaabbbbb.....\n"
         "0-9: forward of micro-batch 0-9; a-j: backward of micro-batch 0-9 (head: forward and "
         "backward);\n"
-        "tens of the micro-batch are left out; '.': idle\n"
+        "tens of the micro-batch are left out; '-': waits for the network; '.': waits for others\n"
         "\n"
-        "group   busy  peak slots  instructions\n"
-        "A0      74 %          15            85\n"
-        "F0      63 %          10            67\n"
+        "group  utilisation  exposed  bubble  peak slots  instructions\n"
+        "A0          74.2 %   11.0 %  14.9 %          15            85\n"
+        "F0          62.7 %   11.0 %  26.4 %          10            67\n"
     )
 
 
@@ -102,14 +102,15 @@ def test_show_json_is_one_object(config):
     shown = json.loads(run("show", "--config", config, "--eval", "--json").stdout)
     groups = shown.pop("groups")
     assert [group["group"] for group in groups] == ["A0", "F0"]
-    assert set(groups[0]) == {"group", "busy_share", "peak_slots", "instructions"}
+    shares = {"utilisation", "exposed_communication", "bubble"}
+    assert set(groups[0]) == {"group", *shares, "peak_slots", "instructions"}
     spans = shown.pop("spans")
     first = {"group": "A0", "op": "embed", "layer": None, "micro_batch": 0, "start": 0, "end": 0.05}
     assert spans[0] == first
     assert len(spans) == 3 * (2 * 2 + 2)
     makespan = shown.pop("makespan")
     assert makespan == max(span["end"] for span in spans)
-    assert 0 < shown.pop("bubble") < 1
+    assert sum(shown.pop(share) for share in shares) == pytest.approx(1)
     assert shown.pop("gap") == makespan / shown.pop("lower_bound") >= 1
     assert shown.pop("bound") == "2 in flight"
     assert shown == {
