@@ -4,13 +4,20 @@ Letters: R rows, P pairs of (row, expert), D hidden, E local experts, F expert w
 """
 
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never, cast
 
 import torch
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 
 from disagmoe.errors import ConfigError
-from disagmoe.model.pairs import PairPlan, combine_pairs, gather_pairs
+from disagmoe.model.pairs import (
+    PairPlan,
+    combine_grads,
+    combine_pairs,
+    gather_grads,
+    gather_pairs,
+)
 from disagmoe.model.params import ExpertParams
 
 Backend = Literal["auto", "grouped", "loop"]
@@ -23,11 +30,30 @@ _GROUPED_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """What came of a stack of weights: one output, or one per expert; all its gradient needs."""
+class Kept:
+    """What the backward needs of a forward; P is in the order of experts."""
 
-    weight: torch.Tensor
-    outputs: tuple[torch.Tensor, ...]
+    plan: PairPlan
+    gate_P: torch.Tensor
+    """In the order of pairs."""
+    x_PD: torch.Tensor
+    gate_up_PG: torch.Tensor
+    act_PF: torch.Tensor
+    y_PD: torch.Tensor
+    grouped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Inputs of the experts' matrices and gradients of their outputs: all that the gradients of the
+    weights need."""
+
+    counts_E: torch.Tensor
+    grouped: bool
+    x_PD: torch.Tensor
+    dgate_up_PG: torch.Tensor
+    act_PF: torch.Tensor
+    dy_PD: torch.Tensor
 
 
 def grouped_gemm_fits(weight_ENK: torch.Tensor) -> bool:
@@ -65,12 +91,20 @@ def experts_forward(
     gradients. `auto` takes the grouped GEMM where it fits, else a loop over experts. Raises
     ConfigError when `grouped` is asked for where it does not fit.
     """
-    return experts_products(
-        params, rows_RD, row_of_pair_P, expert_of_pair_P, gate_P, backend=backend
-    )[0]
+    out_RD = _Experts.apply(  # type: ignore[no-untyped-call]
+        params.gate_up_EGD,
+        params.down_EDF,
+        rows_RD,
+        gate_P,
+        row_of_pair_P,
+        expert_of_pair_P,
+        backend,
+    )
+    return cast(torch.Tensor, out_RD)
 
 
-def experts_products(
+@torch.no_grad()
+def experts_apply(
     params: ExpertParams,
     rows_RD: torch.Tensor,
     row_of_pair_P: torch.Tensor,
@@ -78,18 +112,82 @@ def experts_products(
     gate_P: torch.Tensor,
     *,
     backend: Backend = "auto",
-) -> tuple[torch.Tensor, tuple[Product, Product]]:
-    """The same as `experts_forward`, and the products with both stacks: gate and up, then down."""
+) -> tuple[torch.Tensor, Kept]:
+    """The same as `experts_forward` without a graph, and what `input_grads` needs.
+
+    The backward is written out, because autograd's has the gradients of weights in transposed
+    order (adding those up took as long as the products), cannot add them to a sum in fp32, and
+    does not come in two parts.
+    """
     experts = params.down_EDF.shape[0]
     plan = PairPlan.of(row_of_pair_P, expert_of_pair_P, rows=rows_RD.shape[0], experts=experts)
     x_PD = gather_pairs(rows_RD, plan)
-    if _use_grouped(params, backend) and x_PD.shape[0] > 0:
-        products = _grouped_swiglu(params, x_PD, plan.counts_E)
-    else:
-        products = _looped_swiglu(params, x_PD, plan.counts_E)
-    outputs = products[1].outputs
-    y_PD = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    return combine_pairs(y_PD, gate_P, plan), products
+    grouped = _use_grouped(params, backend) and x_PD.shape[0] > 0
+    gate_up_PG = _linear(x_PD, params.gate_up_EGD, plan.counts_E, grouped)
+    gate_PF, up_PF = gate_up_PG.chunk(2, dim=-1)
+    act_PF = F.silu(gate_PF).mul_(up_PF)  # SwiGLU (Shazeer 2020, arXiv:2002.05202)
+    y_PD = _linear(act_PF, params.down_EDF, plan.counts_E, grouped)
+    kept = Kept(plan, gate_P, x_PD, gate_up_PG, act_PF, y_PD, grouped)
+    return combine_pairs(y_PD, gate_P, plan), kept
+
+
+@torch.no_grad()
+def input_grads(
+    params: ExpertParams, kept: Kept, dout_RD: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, Pending]:
+    """Return the gradients of rows and gates given that of the output, and what `add_weight_grads`
+    needs."""
+    plan, counts_E = kept.plan, kept.plan.counts_E
+    dy_PD, dgate_P = combine_grads(dout_RD, kept.y_PD, kept.gate_P, plan)
+    dact_PF = _linear(dy_PD, params.down_EDF.transpose(1, 2), counts_E, kept.grouped)
+    gate_PF, up_PF = kept.gate_up_PG.chunk(2, dim=-1)
+    dgate_up_PG = torch.empty_like(kept.gate_up_PG)
+    dgate_PF, dup_PF = dgate_up_PG.chunk(2, dim=-1)
+    torch.mul(dact_PF, F.silu(gate_PF), out=dup_PF)
+    torch.ops.aten.silu_backward.grad_input(dact_PF.mul_(up_PF), gate_PF, grad_input=dgate_PF)
+    dx_PD = _linear(dgate_up_PG, params.gate_up_EGD.transpose(1, 2), counts_E, kept.grouped)
+    pending = Pending(counts_E, kept.grouped, kept.x_PD, dgate_up_PG, kept.act_PF, dy_PD)
+    return gather_grads(dx_PD, plan), dgate_P, pending
+
+
+@torch.no_grad()
+def add_weight_grads(pending: Pending, gate_up_EGD: torch.Tensor, down_EDF: torch.Tensor) -> None:
+    """Add the gradients of both stacks to `gate_up_EGD` and `down_EDF`, of any type.
+
+    Each expert's is rounded to the type of the activations before, if that has 16 bits.
+    """
+    counts_E, grouped = pending.counts_E, pending.grouped
+    _add_products(gate_up_EGD, pending.dgate_up_PG, pending.x_PD, counts_E, grouped)
+    _add_products(down_EDF, pending.dy_PD, pending.act_PF, counts_E, grouped)
+
+
+class _Experts(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        gate_up_EGD: torch.Tensor,
+        down_EDF: torch.Tensor,
+        rows_RD: torch.Tensor,
+        gate_P: torch.Tensor,
+        row_of_pair_P: torch.Tensor,
+        expert_of_pair_P: torch.Tensor,
+        backend: Backend,
+    ) -> torch.Tensor:
+        params = ExpertParams(gate_up_EGD, down_EDF)
+        out_RD, kept = experts_apply(
+            params, rows_RD, row_of_pair_P, expert_of_pair_P, gate_P, backend=backend
+        )
+        ctx.params, ctx.kept = params, kept
+        return out_RD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout_RD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        params: ExpertParams = ctx.params
+        drows_RD, dgate_P, pending = input_grads(params, ctx.kept, dout_RD)
+        sums = torch.zeros_like(params.gate_up_EGD), torch.zeros_like(params.down_EDF)
+        add_weight_grads(pending, *sums)
+        return *sums, drows_RD, dgate_P, None, None, None
 
 
 def _use_grouped(params: ExpertParams, backend: Backend) -> bool:
@@ -111,28 +209,47 @@ def _use_grouped(params: ExpertParams, backend: Backend) -> bool:
             assert_never(backend)
 
 
-def _grouped_swiglu(
-    params: ExpertParams, x_PD: torch.Tensor, counts_E: torch.Tensor
-) -> tuple[Product, Product]:
-    ends_E = counts_E.cumsum(0).to(torch.int32)
-    gate_up_PG = F.grouped_mm(x_PD, params.gate_up_EGD.transpose(1, 2), offs=ends_E)
-    y_PD = F.grouped_mm(_swiglu(gate_up_PG), params.down_EDF.transpose(1, 2), offs=ends_E)
-    return Product(params.gate_up_EGD, (gate_up_PG,)), Product(params.down_EDF, (y_PD,))
+def _linear(
+    x_PK: torch.Tensor, weight_ENK: torch.Tensor, counts_E: torch.Tensor, grouped: bool
+) -> torch.Tensor:
+    """Return x @ weight^T [P, N], with the matrix of each row's expert."""
+    if grouped:
+        return F.grouped_mm(x_PK, weight_ENK.transpose(1, 2), offs=_ends(counts_E))
+    y_PN = x_PK.new_empty(x_PK.shape[0], weight_ENK.shape[1])
+    counts = counts_E.tolist()
+    for x, weight_NK, y in zip(x_PK.split(counts), weight_ENK, y_PN.split(counts), strict=True):
+        torch.mm(x, weight_NK.T, out=y)
+    return y_PN
 
 
-def _looped_swiglu(
-    params: ExpertParams, x_PD: torch.Tensor, counts_E: torch.Tensor
-) -> tuple[Product, Product]:
-    # unbind, not indexing: its gradient is one stack instead of E full-size zero tensors.
-    xs = torch.split(x_PD, counts_E.tolist())
-    gates_ups = zip(xs, params.gate_up_EGD.unbind(), strict=True)
-    gate_up = tuple(F.linear(x, weight) for x, weight in gates_ups)
-    downs = zip(gate_up, params.down_EDF.unbind(), strict=True)
-    y = tuple(F.linear(_swiglu(gate_up_PG), weight) for gate_up_PG, weight in downs)
-    return Product(params.gate_up_EGD, gate_up), Product(params.down_EDF, y)
+def _add_products(
+    sum_ENK: torch.Tensor,
+    dy_PN: torch.Tensor,
+    x_PK: torch.Tensor,
+    counts_E: torch.Tensor,
+    grouped: bool,
+) -> None:
+    """Add dy^T @ x of each expert to its matrix.
+
+    On the CPU always by expert: a grouped GEMM would write the whole stack to fresh memory before
+    it can be added, and that costs as much as the products.
+    """
+    if grouped and x_PK.device.type != "cpu":
+        sum_ENK.add_(F.grouped_mm(dy_PN.T, x_PK, offs=_ends(counts_E)))
+        return
+    counts = counts_E.tolist()
+    # in 16 bits a product that is added while it is made takes one and a half times as long
+    same_type = sum_ENK.dtype == x_PK.dtype and x_PK.element_size() > 2
+    product_NK = x_PK.new_empty(0 if same_type else sum_ENK.shape[1], x_PK.shape[1])
+    parts = zip(sum_ENK, dy_PN.split(counts), x_PK.split(counts), counts, strict=True)
+    for sum_NK, dy, x, rows in parts:
+        if rows == 0:
+            continue
+        if same_type:
+            sum_NK.addmm_(dy.T, x)
+        else:
+            sum_NK.add_(torch.mm(dy.T, x, out=product_NK))
 
 
-def _swiglu(gate_up_PG: torch.Tensor) -> torch.Tensor:
-    """Return silu(gate) * up (Shazeer 2020, arXiv:2002.05202)."""
-    gate_PF, up_PF = gate_up_PG.chunk(2, dim=-1)
-    return F.silu(gate_PF) * up_PF
+def _ends(counts_E: torch.Tensor) -> torch.Tensor:
+    return counts_E.cumsum(0).to(torch.int32)

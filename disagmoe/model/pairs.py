@@ -1,5 +1,7 @@
 """Moving rows to experts and back: gather by pair, and weighted sum per row in a fixed order.
 
+Plain functions without a graph, each with its gradient beside it.
+
 A pair is one (row, expert) choice. Pairs arrive ordered by row and, within a row, by rank of the
 choice; experts want them ordered by expert. Both directions, forward and backward, sum the pairs of
 a row in pair order, so that results have the same bits on every run, which `index_add_` does not
@@ -9,11 +11,9 @@ Letters: R rows, P pairs, D hidden, E local experts.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch.autograd.function import once_differentiable
 
 from disagmoe.model.precision import wide
 
@@ -50,19 +50,33 @@ class PairPlan:
 
 
 def gather_pairs(rows_RD: torch.Tensor, plan: PairPlan) -> torch.Tensor:
-    """Return the row of every slot [P, D]; its gradient sums slots per row in the wide type."""
-    rows_PD = _GatherPairs.apply(rows_RD, plan)  # type: ignore[no-untyped-call]
-    return cast(torch.Tensor, rows_PD)
+    """Return the row of every slot [P, D]."""
+    return rows_RD.index_select(0, plan.row_of_slot_P)
+
+
+def gather_grads(grad_PD: torch.Tensor, plan: PairPlan) -> torch.Tensor:
+    """Return the gradient of the rows of `gather_pairs`: slots summed per row in the wide type."""
+    return _sum_per_row(grad_PD, plan).to(grad_PD.dtype)
 
 
 def combine_pairs(y_PD: torch.Tensor, gate_P: torch.Tensor, plan: PairPlan) -> torch.Tensor:
     """Return the gate-weighted sum of the slots `y_PD` per row [R, D], in the type of `y_PD`.
 
-    `gate_P` is in pair order. Products and sums are in the wide type and rounded once. The gradient
-    of a gate is the inner product of the row's gradient with the expert's output.
+    `gate_P` is in pair order. Products and sums are in the wide type and rounded once.
     """
-    out_RD = _CombinePairs.apply(y_PD, gate_P, plan)  # type: ignore[no-untyped-call]
-    return cast(torch.Tensor, out_RD)
+    return _sum_per_row(y_PD, plan, gate_P).to(y_PD.dtype)
+
+
+def combine_grads(
+    grad_RD: torch.Tensor, y_PD: torch.Tensor, gate_P: torch.Tensor, plan: PairPlan
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradients of `y_PD` and `gate_P` of `combine_pairs`; that of a gate is the inner
+    product of the row's gradient with the expert's output."""
+    exact = gate_P.dtype
+    grad_PD = grad_RD.to(exact).index_select(0, plan.row_of_slot_P)
+    grad_gate_P = torch.linalg.vecdot(grad_PD, y_PD.to(exact))
+    grad_y_PD = grad_PD.mul_(gate_P[plan.pair_of_slot_P, None]).to(y_PD.dtype)
+    return grad_y_PD, grad_gate_P[plan.slot_of_pair_P]
 
 
 def _sum_per_row(
@@ -76,33 +90,3 @@ def _sum_per_row(
     return F.embedding_bag(
         plan.slot_of_pair_P, slots_PD, plan.first_pair_R, mode="sum", per_sample_weights=gate_P
     )
-
-
-class _GatherPairs(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows_RD: torch.Tensor, plan: PairPlan) -> torch.Tensor:
-        ctx.plan = plan
-        return rows_RD.index_select(0, plan.row_of_slot_P)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_PD: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _sum_per_row(grad_PD, ctx.plan).to(grad_PD.dtype), None
-
-
-class _CombinePairs(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, y_PD: torch.Tensor, gate_P: torch.Tensor, plan: PairPlan) -> torch.Tensor:
-        ctx.save_for_backward(y_PD, gate_P)
-        ctx.plan = plan
-        return _sum_per_row(y_PD, plan, gate_P).to(y_PD.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_RD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        y_PD, gate_P = ctx.saved_tensors
-        plan: PairPlan = ctx.plan
-        grad_PD = grad_RD.to(gate_P.dtype).index_select(0, plan.row_of_slot_P)
-        grad_gate_P = torch.linalg.vecdot(grad_PD, y_PD.to(gate_P.dtype))
-        grad_y_PD = grad_PD.mul_(gate_P[plan.pair_of_slot_P, None]).to(y_PD.dtype)
-        return grad_y_PD, grad_gate_P[plan.slot_of_pair_P], None

@@ -3,19 +3,18 @@
 Letters: D hidden, R rows, P pairs of a row and an expert.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
 from disagmoe.model import names
 from disagmoe.model.dispatch import join_rows
-from disagmoe.model.experts import Product, experts_products
+from disagmoe.model.experts import Kept, Pending, add_weight_grads, experts_apply, input_grads
 from disagmoe.model.norm import rms_norm
 from disagmoe.model.params import ExpertParams
 from disagmoe.model.partition import down_name, gate_up_name
 from disagmoe.model.precision import wide
-from disagmoe.model.weight_grads import Pending, input_grads, weight_grads
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.parameters import Parameters
 from disagmoe.runtime.side import Counts
@@ -29,22 +28,30 @@ from disagmoe.schedule.layout import Side, Worker
 class Saved:
     """What the backward of one layer's experts needs; rows of all sources, one after the other."""
 
-    rows_RD: torch.Tensor
-    gate_P: torch.Tensor
-    out_RD: torch.Tensor
+    kept: Kept
     rows: tuple[int, ...]
     """Rows of each source."""
     pairs: tuple[int, ...]
-    products: tuple[Product, ...]
-    """Products with weights; empty unless the backward comes in two parts."""
+    fused: "Fused | None"
+    """With a fused residual, what was done to the rows before and after the experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A fused residual: rows arrive un-normalised, and those at home here are added to outputs."""
+
+    rows_RD: torch.Tensor
+    n_RD: torch.Tensor
+    """Their norm, with graph."""
+    home_R: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
     """What the first part of a split backward leaves to the second."""
 
-    pending: tuple[Pending, ...]
-    dnorm: tuple[torch.Tensor, ...]
+    pending: Pending
+    dnorm_D: torch.Tensor | None
     """Gradient of the norm that is shared with the attention, if there is one."""
 
 
@@ -103,27 +110,35 @@ class ExpertSide:
         pairs = tuple(len(part["gate_P"]) for part in parts)
         row_P = join_rows([part["row_P"].long() for part in parts], rows)
         expert_P = _join([part["expert_P"] for part in parts]).long()
-        params = ExpertParams.read(self._parameters.values, layer)
-        with torch.set_grad_enabled(self._training):
-            rows_RD = _join([part["rows_RD"] for part in parts]).requires_grad_(self._training)
-            gate_P = _join([part["gate_P"] for part in parts]).requires_grad_(self._training)
-            n_RD = self._normalised(layer, rows_RD)
-            out_RD, products = experts_products(params, n_RD, row_P, expert_P, gate_P)
-            if self._context.layout.fused_residual:
-                out_RD = _add_home(out_RD, rows_RD, _join([part["home_R"] for part in parts]))
+        rows_RD = _join([part["rows_RD"] for part in parts])
+        # a copy, so that nothing kept for the backward holds the messages
+        gate_P = torch.cat([part["gate_P"] for part in parts])
+        fused = self._fused(layer, rows_RD, [part.get("home_R") for part in parts])
+        n_RD = rows_RD if fused is None else fused.n_RD
+        out_RD, kept = experts_apply(self._params(layer), n_RD, row_P, expert_P, gate_P)
+        if fused is not None:
+            out_RD = _add_home(out_RD, rows_RD, fused.home_R)
         tokens = [part.get("token_R") for part in parts]
-        outgoing = self._pack_outputs(layer, out_RD.detach(), rows, tokens)
+        outgoing = self._pack_outputs(layer, out_RD, rows, tokens)
         self._slots.put(_slot(SlotKind.OUTPUTS, layer, mb), outgoing)
         if self._training:
-            kept = products if self._context.config.parallel.split_backward else ()
-            saved = Saved(rows_RD, gate_P, out_RD, rows, pairs, kept)
-            self._slots.put(_slot(SlotKind.SAVED, layer, mb), saved)
+            self._slots.put(_slot(SlotKind.SAVED, layer, mb), Saved(kept, rows, pairs, fused))
 
-    def _normalised(self, layer: int, rows_RD: torch.Tensor) -> torch.Tensor:
-        """What the experts take: the rows, or with a fused residual their norm."""
-        norm = self._norm(layer)
-        eps = self._context.config.model.norm_eps
-        return rms_norm(rows_RD, norm[0], eps) if norm else rows_RD
+    def _params(self, layer: int) -> ExpertParams:
+        return ExpertParams.read(self._parameters.values, layer)
+
+    def _fused(
+        self, layer: int, rows_RD: torch.Tensor, home: list[torch.Tensor | None]
+    ) -> Fused | None:
+        """Normalise rows that have come with the residual in them."""
+        if not self._context.layout.fused_residual:
+            return None
+        home_R = _join([part for part in home if part is not None])
+        with torch.set_grad_enabled(self._training):
+            rows_RD = rows_RD.detach().requires_grad_(self._training)
+            norm_D = self._parameters.values[_norm_name(layer)]
+            n_RD = rms_norm(rows_RD, norm_D, self._context.config.model.norm_eps)
+        return Fused(rows_RD, n_RD, home_R)
 
     def _pack_outputs(
         self,
@@ -147,44 +162,36 @@ class ExpertSide:
         return Outgoing(buffers, counts)
 
     def _backward(self, layer: int, mb: int) -> None:
-        saved, dout_RD = self._saved(layer, mb), self._dout(layer, mb)
-        own = [self._parameters.values[name] for name in _own(layer)]
-        inputs = [saved.rows_RD, saved.gate_P, *own, *self._norm(layer)]
-        drows_RD, dgate_P, *dparams = torch.autograd.grad(saved.out_RD, inputs, dout_RD)
-        self._accumulate(layer, dparams[: len(own)], dparams[len(own) :])
-        self._pack_drows(layer, mb, saved, drows_RD, dgate_P)
+        self._add_weight_grads(layer, self._input_grads(layer, mb))
 
     def _input_backward(self, layer: int, mb: int) -> None:
-        saved, dout_RD = self._saved(layer, mb), self._dout(layer, mb)
-        inputs = [saved.rows_RD, saved.gate_P, *self._norm(layer)]
-        grads, pending = input_grads(saved.out_RD, inputs, saved.products, dout_RD)
-        drows_RD, dgate_P, *dnorm = grads
-        self._slots.put(_slot(SlotKind.DSAVED, layer, mb), Later(pending, tuple(dnorm)))
-        self._pack_drows(layer, mb, saved, drows_RD, dgate_P)
+        self._slots.put(_slot(SlotKind.DSAVED, layer, mb), self._input_grads(layer, mb))
 
     def _weight_backward(self, layer: int, mb: int) -> None:
         later = self._slots.get(_slot(SlotKind.DSAVED, layer, mb), Later)
-        self._accumulate(layer, weight_grads(later.pending), later.dnorm)
+        self._add_weight_grads(layer, later)
 
-    def _saved(self, layer: int, mb: int) -> Saved:
-        return self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
-
-    def _dout(self, layer: int, mb: int) -> torch.Tensor:
+    def _input_grads(self, layer: int, mb: int) -> Later:
+        """Send the gradients of rows and gates, and return what is left to do."""
+        saved = self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
         incoming = self._slots.get(_slot(SlotKind.DOUTPUTS, layer, mb), Incoming)
-        return _join([incoming.views[peer]["rows_RD"] for peer in self._attention(layer + 1)])
+        dout_RD = _join([incoming.views[peer]["rows_RD"] for peer in self._attention(layer + 1)])
+        drows_RD, dgate_P, pending = input_grads(self._params(layer), saved.kept, dout_RD)
+        dnorm_D = None
+        if saved.fused is not None:
+            norm_D = self._parameters.values[_norm_name(layer)]
+            drows_RD, dnorm_D = torch.autograd.grad(
+                saved.fused.n_RD, [saved.fused.rows_RD, norm_D], drows_RD
+            )
+            drows_RD = _add_home(drows_RD, dout_RD, saved.fused.home_R)
+        self._pack_drows(layer, mb, saved, drows_RD, dgate_P)
+        return Later(pending, dnorm_D)
 
-    def _norm(self, layer: int) -> list[torch.Tensor]:
-        """The norm that this side shares with the attention, if it does."""
-        if not self._context.layout.fused_residual:
-            return []
-        return [self._parameters.values[_norm_name(layer)]]
-
-    def _accumulate(
-        self, layer: int, dparams: Sequence[torch.Tensor], dnorm: Sequence[torch.Tensor]
-    ) -> None:
-        self._parameters.accumulate(_own(layer), dparams)
-        for dnorm_D in dnorm:
-            self._parameters.second_grad(_norm_name(layer)).add_(dnorm_D)
+    def _add_weight_grads(self, layer: int, later: Later) -> None:
+        grads = self._parameters.grads
+        add_weight_grads(later.pending, grads[gate_up_name(layer)], grads[down_name(layer)])
+        if later.dnorm_D is not None:
+            self._parameters.second_grad(_norm_name(layer)).add_(later.dnorm_D)
 
     def _pack_drows(
         self, layer: int, mb: int, saved: Saved, drows_RD: torch.Tensor, dgate_P: torch.Tensor
@@ -207,15 +214,10 @@ class ExpertSide:
 
 
 def _add_home(out_RD: torch.Tensor, rows_RD: torch.Tensor, home_R: torch.Tensor) -> torch.Tensor:
-    """Add the residual to the outputs of the rows at home here; summed in the exact type."""
+    """Add the rows at home here to `out_RD`, in the exact type; the same in both directions."""
     exact = wide(out_RD.dtype)
     kept_RD = rows_RD.to(exact) * home_R.to(exact)[:, None]
     return (out_RD.to(exact) + kept_RD).to(out_RD.dtype)
-
-
-def _own(layer: int) -> tuple[str, str]:
-    """The stacks of a layer."""
-    return gate_up_name(layer), down_name(layer)
 
 
 def _norm_name(layer: int) -> str:

@@ -3,7 +3,14 @@ import torch
 import torch.nn.functional as F
 
 from disagmoe.errors import ConfigError
-from disagmoe.model.experts import Backend, experts_forward, grouped_gemm_fits
+from disagmoe.model.experts import (
+    Backend,
+    add_weight_grads,
+    experts_apply,
+    experts_forward,
+    grouped_gemm_fits,
+    input_grads,
+)
 from disagmoe.model.params import ExpertParams
 
 HIDDEN, WIDTH, EXPERTS = 16, 8, 4
@@ -19,6 +26,10 @@ def make(dtype: torch.dtype = torch.float64, experts: int = EXPERTS) -> ExpertPa
         for shape in ((experts, 2 * WIDTH, HIDDEN), (experts, HIDDEN, WIDTH))
     )
     return ExpertParams(*stacks)
+
+
+def params_of(params: ExpertParams) -> tuple[torch.Tensor, torch.Tensor]:
+    return params.gate_up_EGD, params.down_EDF
 
 
 def one_expert(params: ExpertParams, expert: int, x: torch.Tensor) -> torch.Tensor:
@@ -168,3 +179,26 @@ def test_predicate_says_what_torch_can_do(
 def test_asking_for_grouped_where_it_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no grouped GEMM .*float64 on cpu .*'auto' or 'loop'"):
         run(make(torch.float64), "mixed", "grouped")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", CASES)
+def test_the_backward_in_parts_adds_to_sums_in_the_exact_type(
+    case: str, dtype: torch.dtype
+) -> None:
+    params = make(dtype)
+    _, expected = run(params, case, "auto")
+    rows, row_P, expert_P = pairs(case)
+    exact = torch.float64 if dtype == torch.float64 else torch.float32
+    generator = torch.Generator().manual_seed(2)  # what `run` draws
+    x = torch.randn(rows, HIDDEN, generator=generator).to(dtype)
+    gates = torch.rand(row_P.shape, generator=generator).to(exact)
+    dout = torch.randn(rows, HIDDEN, generator=generator).to(dtype)
+    _, kept = experts_apply(params, x, row_P, expert_P, gates)
+    dx, dgates, pending = input_grads(params, kept, dout)
+    sums = [torch.ones(weight.shape, dtype=exact) for weight in params_of(params)]
+    add_weight_grads(pending, *sums)
+    assert torch.equal(dx, expected[0])
+    assert torch.equal(dgates, expected[1])
+    for found, theirs in zip(sums, expected[2:], strict=True):
+        torch.testing.assert_close(found, theirs.to(exact) + 1)

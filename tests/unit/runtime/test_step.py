@@ -76,18 +76,18 @@ class Poison:
     def __enter__(self) -> None:
         (runtime,) = [r for w, r in self.run.workers.items() if str(w) == self.worker]
         parameters = runtime.parameters
-        self._original = parameters.accumulate
+        self._original = parameters.join_uses
         self._parameters = parameters
 
-        def accumulate(names: list[str], grads: list[torch.Tensor]) -> None:
-            self._original(names, grads)
+        def join_uses() -> None:
             which = parameters._second if self.second else parameters.grads
             next(iter(which.values())).view(-1)[0] = math.nan
+            self._original()
 
-        parameters.accumulate = accumulate  # type: ignore[method-assign, assignment]
+        parameters.join_uses = join_uses  # type: ignore[method-assign]
 
     def __exit__(self, *_: object) -> None:
-        self._parameters.accumulate = self._original  # type: ignore[method-assign]
+        self._parameters.join_uses = self._original  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(
