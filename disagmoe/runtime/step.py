@@ -12,7 +12,7 @@ from disagmoe.data.batch import Batch, count_valid, ring_micro_batches, worker_p
 from disagmoe.data.source import BatchSource
 from disagmoe.errors import DataError
 from disagmoe.model.losses import StepTotals
-from disagmoe.optim.clip import clip_scale, nonfinite_names
+from disagmoe.optim.clip import all_finite, clip_scale, nonfinite_names
 from disagmoe.optim.lr import learning_rate
 from disagmoe.runtime.attention import AttentionSide, Part
 from disagmoe.runtime.channels import WORLD, channel_specs
@@ -247,8 +247,7 @@ class WorkerRuntime:
         self.parameters.join_uses()
         # before the sum, which would spread what is not finite to everyone
         self._nonfinite = any(
-            not math.isfinite(segment.flat_grad.sum(dtype=torch.float64).item())
-            for segment in self.parameters.segments.values()
+            not all_finite(segment.flat_grad) for segment in self.parameters.segments.values()
         )
         if self._nonfinite:
             names = ", ".join(nonfinite_names(self.parameters.grads)[:5])

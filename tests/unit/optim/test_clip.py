@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from disagmoe.optim.clip import clip_scale, nonfinite_names, squared_norm
+from disagmoe.optim.clip import all_finite, clip_scale, nonfinite_names, squared_norm
 
 
 def with_square(total: float, count: int) -> torch.Tensor:
@@ -76,3 +76,14 @@ def test_non_finite_gradients_are_named() -> None:
     assert nonfinite_names(grads) == ["a", "c"]
     assert math.isfinite(squared_norm({"b": grads["b"]}))
     assert not math.isfinite(squared_norm(grads))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_element_decides_whether_all_are_finite(dtype: torch.dtype) -> None:
+    largest = torch.full((70_000,), torch.finfo(dtype).max, dtype=dtype)  # whose sum is not finite
+    assert all_finite(largest)
+    assert all_finite(largest[:0])
+    for bad in (math.nan, math.inf, -math.inf):
+        spoilt = largest.clone()
+        spoilt[69_999] = bad
+        assert not all_finite(spoilt)
