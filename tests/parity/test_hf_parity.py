@@ -1,8 +1,4 @@
-"""Logits and every gradient equal Transformers' on tiny random models, fp32.
-
-Transformers 5 stacks the experts of a layer in memory as we do, `gate_up_proj` [E, 2F, D] (gate
-first) and `down_proj` [E, D, F]; Mixtral and Qwen3-MoE share every name.
-"""
+"""Logits and every gradient equal Transformers' on tiny random models, fp32."""
 
 import math
 from collections.abc import Mapping
@@ -12,9 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from disagmoe.bench.hf_model import hf_model, load_into_hf
 from disagmoe.config.model import ModelConfig
 from disagmoe.config.train import LossConfig
-from disagmoe.model import names, partition
+from disagmoe.model.hf_names import hf_names
 from disagmoe.model.init import initial_store
 from disagmoe.model.losses import IGNORED, StepTotals, micro_batch_balance_loss
 from disagmoe.model.partition import model_tensors
@@ -48,82 +45,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-_LEAVES = {
-    "attn_norm": "input_layernorm",
-    "attn.q": "self_attn.q_proj",
-    "attn.k": "self_attn.k_proj",
-    "attn.v": "self_attn.v_proj",
-    "attn.o": "self_attn.o_proj",
-    "attn.q_norm": "self_attn.q_norm",
-    "attn.k_norm": "self_attn.k_norm",
-    "moe_norm": "post_attention_layernorm",
-    "router": "mlp.gate",
-}
-
-
-def hf_names(config: ModelConfig) -> dict[str, str]:
-    """Return the Transformers name of every local tensor of a whole model."""
-    table = {names.EMBED: "model.embed_tokens.weight", names.FINAL_NORM: "model.norm.weight"}
-    if not config.tied_embeddings:
-        table[names.HEAD] = "lm_head.weight"
-    for layer in range(config.layers):
-        theirs = f"model.layers.{layer}"
-        for leaf, hf_leaf in _LEAVES.items():
-            if leaf in ("attn.q_norm", "attn.k_norm") and not names.has_qk_norm(config):
-                continue
-            table[names.attention_name(layer, leaf)] = f"{theirs}.{hf_leaf}.weight"
-        table[partition.gate_up_name(layer)] = f"{theirs}.mlp.experts.gate_up_proj"
-        table[partition.down_name(layer)] = f"{theirs}.mlp.experts.down_proj"
-    return table
-
-
-def load_into_hf(
-    model: torch.nn.Module, store: dict[str, torch.Tensor], config: ModelConfig
-) -> None:
-    """Copy a whole model's `store` into a Transformers model; every parameter must be named."""
-    parameters = dict(model.named_parameters())
-    table = hf_names(config)
-    assert set(table.values()) == set(parameters)
-    assert set(table) == set(store)
-    with torch.no_grad():
-        for ours, theirs in table.items():
-            assert parameters[theirs].shape == store[ours].shape
-            parameters[theirs].copy_(store[ours])
-
-
-def hf_model(config: ModelConfig, attention: str) -> Any:
-    common: dict[str, Any] = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "num_experts_per_tok": config.top_k,
-        "rms_norm_eps": config.norm_eps,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
-        "tie_word_embeddings": config.tied_embeddings,
-        "attn_implementation": attention,
-        "experts_implementation": "eager",
-        "sliding_window": None,
-        "use_cache": False,
-    }
-    if config.family == "mixtral":
-        settings = transformers.MixtralConfig(
-            **common, num_local_experts=config.experts, intermediate_size=config.expert_width
-        )
-        return transformers.MixtralForCausalLM(settings)
-    settings = transformers.Qwen3MoeConfig(
-        **common,
-        num_experts=config.experts,
-        moe_intermediate_size=config.expert_width,
-        norm_topk_prob=config.norm_topk_prob,
-        mlp_only_layers=[],
-        decoder_sparse_step=1,
-    )
-    return transformers.Qwen3MoeForCausalLM(settings)
-
-
 def global_norm(tensors: Mapping[str, torch.Tensor]) -> float:
     return math.sqrt(sum(tensor.double().square().sum().item() for tensor in tensors.values()))
 
@@ -154,7 +75,7 @@ def test_logits_and_every_gradient_equal(
     inputs, targets = tokens[:, :-1], tokens[:, 1:].clone()
     targets[0, :5] = IGNORED
 
-    theirs = hf_model(config, attention)
+    theirs = hf_model(config, attention=attention, experts="eager")
     load_into_hf(theirs, store, config)
     their_logits = theirs(input_ids=inputs).logits
     loss = F.cross_entropy(their_logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
