@@ -21,6 +21,9 @@ def invariance(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=1, help="Processes that try layouts at the same time.")
+    ] = 2,
 ) -> None:
     """Show that the layout never changes the result.
 
@@ -33,12 +36,12 @@ def invariance(
     import torch
 
     from disagmoe.runtime.invariance.layouts import cases
-    from disagmoe.runtime.invariance.run import run_invariance
+    from disagmoe.runtime.invariance.parallel import run_divided
 
     run = load_run_config(config, sets or ())
     torch.set_num_threads(1)
     print(_HEADER, file=sys.stderr)
-    verdict = run_invariance(run, cases(), _report)
+    verdict = run_divided(run, cases(), _report, jobs)
     _summary(verdict)
     if as_json:
         print(json.dumps(verdict.as_json()))

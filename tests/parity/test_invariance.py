@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 
 from disagmoe.config.load import load_run_config
 from disagmoe.config.run import RunConfig
+from disagmoe.errors import ConfigError, WorkerError
 from disagmoe.runtime import attention, step
 from disagmoe.runtime.experts import ExpertSide
 from disagmoe.runtime.invariance.compare import (
@@ -29,6 +31,7 @@ from disagmoe.runtime.invariance.compare import (
     tensor_difference,
 )
 from disagmoe.runtime.invariance.layouts import Case, cases
+from disagmoe.runtime.invariance.parallel import collect, divide, run_divided
 from disagmoe.runtime.invariance.run import Verdict, run_invariance
 from disagmoe.runtime.invariance.worker import Observation
 from disagmoe.runtime.parameters import Parameters
@@ -51,8 +54,10 @@ SPLIT = Case(micro_batches=2, attention=2, experts=2, in_flight=2)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_layout_equals_one_process() -> None:
+    # 4 layers, which 2 and 4 groups share evenly and 3 do not
+    arguments = ["invariance", "--json", "--config", "configs/tiny.toml", "--set", "model.layers=4"]
     done = subprocess.run(
-        [sys.executable, "-m", "disagmoe", "invariance", "--config", "configs/tiny.toml", "--json"],
+        [sys.executable, "-m", "disagmoe", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -76,7 +81,7 @@ def test_the_layouts_that_are_tried() -> None:
     tried = cases()
     assert len(tried) == len(set(tried)) == len({case.name for case in tried})
     assert {case.micro_batches for case in tried} >= {1, 2, 4}
-    assert {case.groups for case in tried} >= {1, 2, 3}
+    assert {case.groups for case in tried} >= {1, 2, 3, 4}
     assert {case.attention for case in tried} >= {1, 2, 3}
     assert {case.experts for case in tried} >= {1, 2, 3}
     assert {case.in_flight for case in tried} >= {1, 2, 4}
@@ -87,8 +92,11 @@ def test_the_layouts_that_are_tried() -> None:
     assert {case.schedule for case in tried} == {"af_pipe", "serial", "ep_1f1b", "ep_overlap"}
     assert {case.residual for case in tried} >= {"auto", "direct"}  # auto is local or fused
     for schedule in ("af_pipe", "ep_1f1b", "ep_overlap"):
-        assert {case.groups for case in tried if case.schedule == schedule} >= {1, 2}
-    assert {case.groups for case in tried if case.residual == "direct"} >= {2, 3}
+        assert {case.groups for case in tried if case.schedule == schedule} >= {1, 2, 4}
+    assert {case.groups for case in tried if case.residual == "direct"} >= {2, 3, 4}
+    split = [case for case in tried if case.split_backward]
+    assert {case.schedule for case in split} >= {"af_pipe", "ep_overlap"}
+    assert {case.groups for case in split} >= {1, 2, 4}
     assert {case.aux_scope for case in tried} == {"sequence", "micro_batch"}
     assert sum(case.transport == "gloo" for case in tried) >= 6
     twins = [case.twin for case in tried]
@@ -311,6 +319,47 @@ def test_equal_bits_whatever_the_workers_are_called() -> None:
 
 def test_verdict_of_nothing_is_not_ok() -> None:
     assert not Verdict((), ()).ok
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3, 100])
+def test_shares_of_the_layouts_are_about_equal_and_keep_twins_together(jobs: int) -> None:
+    shares = divide(cases(), jobs)
+    assert sorted(case.name for share in shares for case in share) == sorted(
+        case.name for case in cases()
+    )
+    assert len(shares) == min(jobs, len({case.twin for case in cases()}))
+    for share in shares:
+        assert share == [case for case in cases() if case in share]
+        twins = {case.twin for case in share}
+        assert all(case in share for case in cases() if case.twin in twins)
+    if jobs <= 3:
+        longest, shortest = max(map(len, shares)), min(map(len, shares))
+        assert longest <= 1.5 * shortest
+
+
+@pytest.mark.gloo
+@pytest.mark.slow
+def test_two_processes_come_to_the_verdict_of_one() -> None:
+    tried = [SPLIT, Case(micro_batches=1), replace(SPLIT, in_flight=1)]
+    heard: list[str] = []
+    verdict = run_divided(small(), tried, lambda outcome: heard.append(outcome.case.name), 2)
+    assert verdict == judge(*tried)
+    assert sorted(heard) == sorted(2 * [case.name for case in tried])
+
+
+def test_what_fails_in_a_process_of_the_comparison_is_raised() -> None:
+    here, there = Pipe(duplex=False)
+    there.send(WorkerError("A0.0: no memory"))
+    with pytest.raises(WorkerError, match=r"^A0.0: no memory$"):
+        collect([here], lambda outcome: None)
+    there.close()
+    with pytest.raises(WorkerError, match="a process of the comparison has died"):
+        collect([here], lambda outcome: None)
+
+
+def test_a_layout_that_does_not_fit_is_refused_before_any_process() -> None:
+    with pytest.raises(ConfigError, match=r"parallel\.groups = 3 is more than model\.layers = 2"):
+        run_divided(small(), [SPLIT, replace(SPLIT, groups=3)], lambda outcome: None, 2)
 
 
 def test_a_balance_without_weight_is_not_asked_of_micro_batches() -> None:

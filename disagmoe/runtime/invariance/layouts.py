@@ -114,7 +114,8 @@ def cases() -> list[Case]:
         ),
         Case(micro_batches=4, groups=2, attention=2, experts=3, in_flight=4, dedupe="none"),
         Case(micro_batches=4, groups=3, in_flight=4),
-        Case(micro_batches=4, groups=3, attention=3, experts=3, in_flight=4),
+        Case(micro_batches=2, groups=3, attention=3, experts=3, in_flight=2),
+        Case(micro_batches=4, groups=4, in_flight=4),
         Case(micro_batches=4, attention=2, experts=3, in_flight=4, split_backward=True),
         Case(micro_batches=4, groups=2, attention=2, experts=2, in_flight=4, split_backward=True),
         Case(micro_batches=4, attention=2, experts=2, in_flight=4, aux_scope="micro_batch"),
@@ -125,6 +126,7 @@ def cases() -> list[Case]:
         Case(micro_batches=4, groups=2, in_flight=4, residual="direct"),
         Case(micro_batches=4, groups=2, attention=2, experts=3, in_flight=4, residual="direct"),
         Case(micro_batches=2, groups=3, attention=2, experts=2, in_flight=2, residual="direct"),
+        Case(micro_batches=2, groups=4, in_flight=2, residual="direct", split_backward=True),
     ]
     rings = [
         Case(micro_batches=2, rings=2, in_flight=2),
@@ -138,6 +140,15 @@ def cases() -> list[Case]:
         Case(micro_batches=4, groups=2, attention=2, experts=2, in_flight=4, schedule="ep_1f1b"),
         Case(micro_batches=4, groups=2, attention=2, experts=2, in_flight=4, schedule="ep_overlap"),
         Case(micro_batches=2, groups=2, in_flight=2, schedule="ep_overlap", residual="direct"),
+        Case(
+            micro_batches=2,
+            groups=4,
+            in_flight=2,
+            schedule="ep_overlap",
+            residual="direct",
+            split_backward=True,
+        ),
+        Case(micro_batches=2, groups=4, attention=2, experts=2, schedule="ep_1f1b"),
         Case(
             micro_batches=2,
             rings=2,

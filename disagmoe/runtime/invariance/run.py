@@ -32,6 +32,11 @@ class Rule:
     update_tolerance: float
     """For parameters against AdamW on the run's own gradients, written out in fp64."""
 
+    @property
+    def place(self) -> int:
+        """Which of RULES it is."""
+        return RULES.index(self)
+
 
 RULES = (
     # 1e-10: some 1e4 roundings of 1e-16 each, times Adam's amplification over three steps
@@ -79,7 +84,7 @@ class Verdict:
         for rule in RULES:
             joined = Differences()
             for outcome in self.outcomes:
-                if outcome.rule is rule:
+                if outcome.rule == rule:
                     joined = joined.join(outcome.worst)
             worst[rule.precision] = asdict(joined) | {"tolerance": rule.tolerance}
         failed = [o for o in self.outcomes if not o.ok]
@@ -100,6 +105,11 @@ class Verdict:
         }
 
 
+def check_cases(config: RunConfig, cases: Sequence[Case]) -> dict[Case, RunConfig]:
+    """Return `config` in the layout of each case. Raises ConfigError when one does not fit."""
+    return {case: case.apply(config) for case in cases}
+
+
 def run_invariance(
     config: RunConfig, cases: Sequence[Case], report: Callable[[Outcome], None]
 ) -> Verdict:
@@ -107,7 +117,7 @@ def run_invariance(
 
     Raises ConfigError when a case does not fit the model, WorkerError when a worker fails.
     """
-    configs = {case: case.apply(config) for case in cases}  # all problems before the first run
+    configs = check_cases(config, cases)  # all problems before the first run
     processes = max(
         (configs[case].parallel.workers for case in cases if case.transport == "gloo"), default=0
     )
