@@ -7,6 +7,7 @@ in a switch, and holds up nothing that goes elsewhere.
 """
 
 import heapq
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -78,12 +79,13 @@ def simulate(
 ) -> Timeline:
     """Schedule all micro-batches. With `exposed_exchanges` a group does nothing else during an
     all-to-all of its own. Raises ScheduleError for fewer than one in flight."""
-    if in_flight < 1:
-        raise ScheduleError(f"{in_flight} micro-batches in flight; use 1 or more")
-    return _Simulation(spec, costs, policy, in_flight, exposed_exchanges).run()
+    chain = places(spec, costs)
+    simulation = Simulation(spec, chain, policy, in_flight, exposed_exchanges=exposed_exchanges)
+    simulation.run()
+    return simulation.timeline()
 
 
-class _Simulation:
+class Simulation:
     """The event loop; an event is an op or a transfer that ends.
 
     An op is a number: its micro-batch times the length of the chain, plus its place in the chain.
@@ -92,13 +94,17 @@ class _Simulation:
     def __init__(
         self,
         spec: ProgramSpec,
-        costs: OpCosts,
+        chain: tuple[Place, ...],
         policy: Policy,
         in_flight: int,
-        exposed_exchanges: bool,
+        *,
+        exposed_exchanges: bool = False,
     ) -> None:
+        """`chain` is that of `spec`; for the rest see `simulate`."""
+        if in_flight < 1:
+            raise ScheduleError(f"{in_flight} micro-batches in flight; use 1 or more")
         self._groups = spec.layout.all_groups
-        self._places = places(spec, costs)
+        self._places = chain
         self._length = len(self._places)
         self._micro_batches = spec.micro_batches
         self._in_flight = in_flight
@@ -124,13 +130,16 @@ class _Simulation:
         later = [n + place.sums for n, place in zip(first, self._places, strict=True)]
         self._missing = first + later * (spec.micro_batches - 1)
 
-    def run(self) -> Timeline:
+    def run(self, below: float = math.inf) -> bool:
+        """Run to the end, once. Return whether it comes before `below`; stop where it does not."""
         for _ in range(self._in_flight):
             self._admit()
         self._start()
         events = self._events
         while events:
             self._now = events[0][0]
+            if self._now >= below:
+                return False
             while events and events[0][0] == self._now:
                 event = heapq.heappop(events)[2]
                 if isinstance(event, int):
@@ -140,7 +149,7 @@ class _Simulation:
                 else:
                     self._arrive(event)
             self._start()
-        return self._timeline()
+        return True
 
     def _at(self, time: float, event: "int | _Parcel") -> None:
         self._sequence += 1
@@ -201,7 +210,8 @@ class _Simulation:
         """Whether `wire` keeps its group from computing."""
         return self._exposed_exchanges and wire.source == wire.target
 
-    def _timeline(self) -> Timeline:
+    def timeline(self) -> Timeline:
+        """What has been run."""
         spans = []
         for op, start in self._spans:
             place = self._places[op % self._length]

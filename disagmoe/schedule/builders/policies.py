@@ -4,13 +4,15 @@ No one order is best: which one is depends on how many micro-batches there are t
 ring with, and on which resource is the bottleneck.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from disagmoe.schedule.bounds import Paths, lower_bound, paths_of
+from disagmoe.schedule.chain import places
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.ir import BACKWARD_OPS, Compute, Op, ProgramSpec
-from disagmoe.schedule.timeline import Policy, Timeline, simulate
+from disagmoe.schedule.timeline import Policy, Simulation, Timeline
 
 PACES = (0.1, 0.25, 0.4, 0.7)
 """Shares of the period between micro-batches that `due` tries. A small one lets micro-batches run
@@ -97,16 +99,18 @@ def best_list_schedule(spec: ProgramSpec, costs: OpCosts, in_flight: int) -> Tim
     stays far from its bound.
     """
     bound = lower_bound(spec, costs, in_flight).time
+    chain = places(spec, costs)
     best: Timeline | None = None
+    makespan = math.inf
     for depth in dict.fromkeys(max(1, round(share * in_flight)) for share in DEPTHS):
         for policy in policies(spec, costs, depth):
-            timeline = simulate(spec, costs, policy, depth)
-            if best is None or timeline.makespan < best.makespan:
-                best = timeline
-            if best.makespan <= ROUNDING * bound:
+            simulation = Simulation(spec, chain, policy, depth)
+            if simulation.run(below=makespan):
+                best = simulation.timeline()
+                makespan = best.makespan
+            if makespan <= ROUNDING * bound:
                 break  # nothing is shorter
-        assert best is not None
-        if best.makespan <= NEAR * bound:
+        if makespan <= NEAR * bound:
             break
     assert best is not None
     return replace(best, in_flight=in_flight)
