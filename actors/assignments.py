@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from disagmoe.actors.messages import RunPlan, WorkerAssignment
+from disagmoe.actors.packed import Packed
 from disagmoe.schedule.compile import Compiled
 from disagmoe.schedule.text import write_program
 
@@ -12,11 +13,16 @@ def assignments(
 ) -> list[WorkerAssignment]:
     """Return one assignment per worker, in world-rank order.
 
-    Programs differ by group only, so a worker is told that of its group and no other.
+    Programs differ by group only, so a worker is told that of its group and no other, which is
+    packed once for all of them.
     """
     groups = train.programs.spec.layout.all_groups
-    train_of = {group: train.programs.part(group) for group in groups}
-    eval_of = {group: evaluation.programs.part(group) for group in groups} if evaluation else {}
+    train_of = {group: Packed.of(train.programs.part(group)) for group in groups}
+    eval_of = (
+        {group: Packed.of(evaluation.programs.part(group)) for group in groups}
+        if evaluation is not None
+        else {}
+    )
     return [
         WorkerAssignment(
             config=plan.config,

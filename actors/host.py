@@ -72,7 +72,9 @@ class WorkerHost:
 
         def change() -> Adopted:
             weights = assignment.config.parallel.attention_weights
-            self._runtime.adopt(assignment.train, assignment.evaluation, weights)
+            packed = assignment.evaluation
+            evaluation = None if packed is None else packed.open()
+            self._runtime.adopt(assignment.train.open(), evaluation, weights)
             self._runtime.stopwatch.take()  # the driver has made them meanwhile
             return Adopted(self._worker)
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from disagmoe.actors.packed import Packed
 from disagmoe.config.run import RunConfig
 from disagmoe.runtime.report import EvalReport, StepReport
-from disagmoe.schedule.ir import GroupProgram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ class WorkerAssignment:
     config: RunConfig
     worker: str
     """Its name, such as `A0.1`."""
-    train: GroupProgram
-    evaluation: GroupProgram | None
+    train: Packed
+    evaluation: Packed | None
     host: str
     """Address of its machine that it binds to."""
     store_host: str

@@ -45,6 +45,7 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
     """
     log_to(assignment.log_file)
     torch.set_num_threads(assignment.threads)
+    train = assignment.train.open()
     config, cluster = assignment.config, assignment.config.cluster
     worker = Worker.parse(assignment.worker)
     device = torch.device(cluster.device)
@@ -57,9 +58,9 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
         start_timeout_s=cluster.start_timeout_s,
     )
     return WorkerRuntime(
-        Context(config, assignment.train.spec, worker, device),
-        assignment.train,
-        assignment.evaluation,
+        Context(config, train.spec, worker, device),
+        train,
+        None if assignment.evaluation is None else assignment.evaluation.open(),
         StagedTransport(gloo, device) if device.type == "cuda" else gloo,
         None if worker.group.side is Side.EXPERT else open_data(config),
     )

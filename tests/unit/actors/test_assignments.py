@@ -1,5 +1,6 @@
 """Who gets what, and the programs as files."""
 
+import pickle
 from pathlib import Path
 
 from disagmoe.actors.assignments import assignments, write_programs
@@ -29,8 +30,12 @@ def test_each_worker_gets_the_program_of_its_group_and_its_own_name_and_log() ->
     }
     for item in made:
         group = Worker.parse(item.worker).group
-        assert item.train == train.programs.part(group)
-        assert item.evaluation == evaluation.programs.part(group)
+        assert item.train.open() == train.programs.part(group)
+        assert item.evaluation is not None
+        assert item.evaluation.open() == evaluation.programs.part(group)
+    assert made[0].train is made[1].train  # packed once for the group
+    whole = len(pickle.dumps((train.programs, evaluation.programs)))
+    assert len(pickle.dumps((made[0].train, made[0].evaluation))) < whole / 5
 
 
 def test_without_evaluation_there_is_no_program_of_it() -> None:

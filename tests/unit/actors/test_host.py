@@ -24,7 +24,12 @@ CONFIG = SimpleNamespace(parallel=SimpleNamespace(attention_weights=[1.0, 2.0]))
 ASSIGNMENT = cast(
     WorkerAssignment,
     SimpleNamespace(
-        worker="A0.1", host="127.0.0.1", threads=1, config=CONFIG, train="T", evaluation=None
+        worker="A0.1",
+        host="127.0.0.1",
+        threads=1,
+        config=CONFIG,
+        train=SimpleNamespace(open=lambda: "T"),
+        evaluation=None,
     ),
 )
 

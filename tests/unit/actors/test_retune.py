@@ -42,7 +42,7 @@ def test_the_programs_are_those_of_the_tuned_config(tmp_path: Path) -> None:
     )
     assert given == assignments(replace(plan, config=tuned.config), train, evaluation, 99)
     before = assignments(plan, *compile_for(config), 99)
-    assert [item.train.spec for item in given] == [item.train.spec for item in before]
+    assert [item.train.open().spec for item in given] == [item.train.open().spec for item in before]
     assert given[0].train != before[0].train
     write_programs(tmp_path / "expected", train, evaluation)
     for path in (tmp_path / "expected").rglob("*.sched"):
