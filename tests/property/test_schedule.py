@@ -65,7 +65,7 @@ def specs(draw: st.DrawFn) -> ProgramSpec:
     )
     return ProgramSpec(
         layout=layout,
-        micro_batches=draw(st.integers(1, 5)),
+        micro_batches=draw(st.integers(1, 5 if layers < 6 else 3)),
         training=draw(st.booleans()),
         reduce_counts=draw(st.booleans()),
         split_backward=draw(st.booleans()),
