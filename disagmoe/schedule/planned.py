@@ -1,6 +1,6 @@
 """A plan as a chart, and what becomes of each group's time in it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from disagmoe.schedule.accounting import Kind
 from disagmoe.schedule.bars import COSTS, Bar, Chart, Shade, op_shade, transfer_shade
@@ -18,8 +18,9 @@ def planned_chart(compiled: Compiled, headline: str) -> Chart:
     """Draw groups as they compute and wait, and transfers as they land at their receivers."""
     spec, timeline = compiled.programs.spec, compiled.timeline
     groups = spec.layout.all_groups
+    waiting = exposed(spec, timeline)
     bars: list[Bar] = []
-    for group, waits in exposed(spec, timeline).items():
+    for group, waits in waiting.items():
         spans = [span for span in timeline.spans if span.group == group]
         bars += _lane(str(group), spans, waits, timeline.makespan)
     transfers = [
@@ -32,7 +33,7 @@ def planned_chart(compiled: Compiled, headline: str) -> Chart:
         headline=headline,
         makespan=timeline.makespan,
         bound=compiled.bound,
-        seconds=planned_seconds(spec, timeline),
+        seconds=planned_seconds(spec, timeline, waiting),
         unit=COSTS,
         workers=tuple(map(str, groups)),
         channels=tuple(str(one) for one in spec.layout.channels() if str(one) in used),
@@ -40,15 +41,18 @@ def planned_chart(compiled: Compiled, headline: str) -> Chart:
     )
 
 
-def planned_seconds(spec: ProgramSpec, timeline: Timeline) -> dict[str, dict[str, float]]:
-    """Return the time of each group by kind, of all its workers in one ring together."""
+def planned_seconds(
+    spec: ProgramSpec, timeline: Timeline, waiting: Mapping[Group, Sequence[Interval]]
+) -> dict[str, dict[str, float]]:
+    """Return the time of each group by kind, of all its workers in one ring together; `waiting` is
+    when each is `exposed`."""
     seconds: dict[str, dict[str, float]] = {}
-    for group, waits in exposed(spec, timeline).items():
-        busy, waiting = timeline.busy(group), sum(end - start for start, end in waits)
+    for group, waits in waiting.items():
+        busy, exposed_time = timeline.busy(group), sum(end - start for start, end in waits)
         one = {
             str(Kind.COMPUTE): busy,
-            str(Kind.RECV_WAIT): waiting,
-            str(Kind.IDLE): timeline.makespan - busy - waiting,
+            str(Kind.RECV_WAIT): exposed_time,
+            str(Kind.IDLE): max(timeline.makespan - busy - exposed_time, 0.0),
         }
         workers = spec.layout.size(group)
         seconds[str(group)] = {kind: workers * time for kind, time in one.items()}
@@ -75,13 +79,12 @@ def exposed(spec: ProgramSpec, timeline: Timeline) -> dict[Group, list[Interval]
     found: dict[Group, list[Interval]] = {}
     for group in spec.layout.all_groups:
         spans = [span for span in timeline.spans if span.group == group]
-        own = exchanges[group]
-        found[group] = list(_waits(spans, inputs, own))
+        found[group] = list(_waits(spans, inputs, exchanges[group]))
     return found
 
 
 def _waits(
-    spans: Sequence[Span], inputs: dict[Compute, list[Hop]], exchanges: Sequence[Hop]
+    spans: Sequence[Span], inputs: Mapping[Compute, Sequence[Hop]], exchanges: Sequence[Hop]
 ) -> Iterator[Interval]:
     """Yield the waits of a group in order, apart from each other."""
     at, free = 0, 0.0

@@ -9,7 +9,7 @@ from disagmoe.schedule.bars import BACKWARD, FORWARD, Bar, Chart, Shade
 from disagmoe.schedule.compile import Compiled
 from disagmoe.schedule.layout import Group
 from disagmoe.schedule.passes.lifetime import peak_slots
-from disagmoe.schedule.planned import planned_seconds
+from disagmoe.schedule.planned import exposed, planned_seconds
 
 LEGEND = (
     "0-9: forward of micro-batch 0-9; a-j: backward of micro-batch 0-9 (head: forward and "
@@ -38,8 +38,9 @@ class GroupSummary:
 
 def summarize(compiled: Compiled) -> tuple[GroupSummary, ...]:
     """Return one summary per group, in the order of the layout."""
-    programs = compiled.programs
-    seconds = planned_seconds(programs.spec, compiled.timeline)
+    programs, timeline = compiled.programs, compiled.timeline
+    waiting = exposed(programs.spec, timeline)
+    seconds = planned_seconds(programs.spec, timeline, waiting)
     return tuple(
         GroupSummary(
             group=program.group,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,16 @@ import psutil
 import pytest
 import torch
 
+from disagmoe.actors.merge import group_shares
 from disagmoe.api import Result
 from disagmoe.api.preflight import preflight
 from disagmoe.config.run import RunConfig
 from disagmoe.data.source import PreparedSource
+from disagmoe.runtime.clock import seconds_by_kind
+from disagmoe.runtime.measured import one_step
 from disagmoe.runtime.step import WorkerRuntime
 from disagmoe.runtime.threads import ThreadedRun
+from disagmoe.runtime.trace import read_trace
 from disagmoe.schedule.from_config import compile_for
 from disagmoe.schedule.text import read_programs
 
@@ -31,6 +36,22 @@ def metrics(run_dir: Path) -> list[dict[str, Any]]:
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     return [{name: row[name] for name in GLOBAL if name in row} for row in rows]
+
+
+def assert_shares_agree(run_dir: Path, result: Result) -> None:
+    """The trace, `metrics.jsonl` and `result.json` say the same of the time, within 1 %."""
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    traces = read_trace(run_dir)
+    for step in sorted({trace.step for trace in traces["A0.0"]}):
+        traced = {
+            worker: seconds_by_kind(trace.spans) for worker, trace in one_step(traces, step).items()
+        }
+        for group, shares in group_shares([traced]).items():
+            assert asdict(shares) == pytest.approx(rows[step]["shares"][group], abs=0.01)
+    total = group_shares([row["seconds"] for row in rows[1:]])
+    for group, shares in total.items():
+        assert asdict(result.shares[group]) == pytest.approx(asdict(shares), abs=1e-9)
 
 
 @pytest.fixture(scope="session")
@@ -84,6 +105,8 @@ def test_a_run_equals_threads_bit_for_bit(
     assert {worker: place["pid"] for worker, place in result.placement.items()} == pids
     assert result.compute_share.keys() == {"A0", "F0"}
     assert all(0 < share < 1 for share in result.compute_share.values())
+    assert result.shares.keys() == {"A0", "F0"}
+    assert_shares_agree(run_dir, result)
     assert result.peak_memory_total_bytes > sum(result.peak_memory_bytes.values())
 
     asked, used = preflight(RunConfig.load(small_config)), RunConfig.load(run_dir / "config.toml")

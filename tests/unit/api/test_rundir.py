@@ -102,3 +102,7 @@ def test_a_metrics_line_holds_its_evaluation_and_is_there_at_once(
     ]
     assert rows[1]["eval_s"] == 0.5
     assert rows[1]["compute_share"] == {"A0": 0.75, "F0": 0.5}
+    assert rows[1]["shares"]["F0"] == {
+        "utilisation": 0.5, "exposed_communication": 0.5, "bubble": 0.0,
+    }  # fmt: skip
+    assert rows[1]["channel_bytes"] == {"A0>F0.act": 65}

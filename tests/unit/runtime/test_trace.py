@@ -3,8 +3,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from disagmoe.errors import ConfigError
 from disagmoe.runtime.clock import Kind, Span
-from disagmoe.runtime.trace import Hop, WorkerTrace, chrome_events, write_trace
+from disagmoe.runtime.trace import (
+    TRACE_FILE,
+    Hop,
+    WorkerTrace,
+    chrome_events,
+    read_trace,
+    write_trace,
+)
 
 TRACE = WorkerTrace(
     4,
@@ -59,3 +69,49 @@ def test_no_worker_is_an_empty_trace(tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
     write_trace(path, {})
     assert read(path)["traceEvents"] == []
+
+
+def test_a_trace_is_read_as_it_was_written_but_begins_at_zero(tmp_path: Path) -> None:
+    later = WorkerTrace(5, (Span(Kind.SEND, "", 12.0, 12.5), Span(Kind.DATA, "x", 12.5, 13.0)), ())
+    write_trace(tmp_path / TRACE_FILE, {"A0.0": [TRACE, later], "F0.0": []})
+    assert read_trace(tmp_path) == {
+        "A0.0": [
+            WorkerTrace(
+                4,
+                (Span(Kind.COMPUTE, "attn_fwd L0 m0", 0.0, 0.5), Span(Kind.IDLE, "", 0.5, 1.0)),
+                (
+                    Hop("A0>F0.act", "L0 m0", True, 64, 0.5, 0.75),
+                    Hop("F0>A0.act", "L0 m0", False, 32, 0.75, 1.0),
+                    Hop("A0>F0.act", "L1 m0", True, 64, 1.0, 1.25),
+                ),
+            ),
+            WorkerTrace(5, (Span(Kind.SEND, "", 2.0, 2.5), Span(Kind.DATA, "x", 2.5, 3.0)), ()),
+        ],
+        "F0.0": [],
+    }
+
+
+def test_no_trace_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"holds no trace\.json\.gz; a run writes it when .*first_s"
+    ):
+        read_trace(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"no gzip", "cannot read .*Not a gzipped file"),
+        (gzip.compress(b"{}")[:-4], r"is not the trace of a run of this version: EOFError"),
+        (gzip.compress(b"{"), "is not the trace of a run of this version"),
+        (gzip.compress(b"[]"), "is not the trace of a run of this version"),
+        (
+            gzip.compress(b'{"traceEvents": [{"name": "x", "ph": "X", "pid": 1}]}'),
+            "is not the trace",
+        ),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / TRACE_FILE).write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        read_trace(tmp_path)
