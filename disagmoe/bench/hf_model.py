@@ -1,39 +1,19 @@
 """A Hugging Face Transformers model of the same shape, with the same weights."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from disagmoe.config.model import ModelConfig
-from disagmoe.errors import ConfigError
 from disagmoe.model.hf_names import hf_names
-
-
-def check_transformers() -> str:
-    """Return the version of Transformers. Raises ConfigError where it is not installed, or too
-    old."""
-    try:
-        import transformers
-    except ImportError:
-        raise ConfigError(
-            "Hugging Face Transformers is not installed; install it with: "
-            "pip install 'disagmoe[hf]'"
-        ) from None
-    version = str(transformers.__version__)
-    if int(version.partition(".")[0]) < 5:
-        raise ConfigError(
-            f"Transformers {version} has no choice of expert implementations; install 5 or newer "
-            "with: pip install 'disagmoe[hf]'"
-        )
-    return version
 
 
 def hf_model(config: ModelConfig, *, attention: str, experts: str) -> Any:
     """Return a causal language model in fp32 with random weights, no sliding window and no
     balancing loss."""
-    import transformers
-
+    transformers = import_module("transformers")  # not installed where types are checked
     common: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden,
@@ -70,7 +50,7 @@ def hf_model(config: ModelConfig, *, attention: str, experts: str) -> Any:
 def load_into_hf(
     model: torch.nn.Module, store: Mapping[str, torch.Tensor], config: ModelConfig
 ) -> None:
-    """Copy a whole model's `store` into a Transformers model, whose every parameter it must fill."""
+    """Copy a whole model's `store` into a Transformers model; it must fill every parameter."""
     parameters = dict(model.named_parameters())
     table = hf_names(config)
     if set(table.values()) != set(parameters) or set(table) != set(store):
