@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from disagmoe.actors.messages import Call, Outcome, Progress, WorkerAssignment
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +48,13 @@ class Crew(Protocol):
 
     def kill(self) -> None:
         """End all worker processes."""
+
+
+def all_of(kind: type[T], outcomes: Mapping[str, Outcome]) -> dict[str, T]:
+    """Return `outcomes` by worker, which are all of the type `kind`."""
+    typed: dict[str, T] = {}
+    for worker, outcome in outcomes.items():
+        if not isinstance(outcome, kind):
+            raise AssertionError(f"{worker} answered {outcome!r}, expected {kind.__name__}")
+        typed[worker] = outcome
+    return typed

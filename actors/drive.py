@@ -7,10 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from disagmoe.actors.calls import Deadlines, calls
-from disagmoe.actors.crew import Crew
+from disagmoe.actors.crew import Crew, all_of
 from disagmoe.actors.events import Event, RunEnded, RunStarted, ScheduleTuned, StepTraced
 from disagmoe.actors.inquest import Inquest
 from disagmoe.actors.merge import merge_eval, merge_step
@@ -25,8 +24,6 @@ from disagmoe.actors.messages import (
 from disagmoe.config.run import RunConfig
 from disagmoe.runtime.report import EvalReport, StepReport
 from disagmoe.runtime.trace import WorkerTrace
-
-T = TypeVar("T")
 
 Traces = Mapping[str, WorkerTrace]
 """What each worker did in one step."""
@@ -83,7 +80,7 @@ class Drive:
     def _run(self) -> Iterator[Event]:
         self._queue(Call("setup"))
         outcomes, _ = self._finish_oldest()
-        yield RunStarted(workers=tuple(_all_of(Started, outcomes).values()))
+        yield RunStarted(workers=tuple(all_of(Started, outcomes).values()))
         train, profiled = self._config.train, self._config.parallel.profiled_steps
         stopped = yield from self._make(calls(train, range(profiled.stop)))
         if profiled and not stopped:
@@ -103,9 +100,9 @@ class Drive:
             call = self._pending[0].call
             outcomes, elapsed_s = self._finish_oldest()
             if call.kind == "eval":
-                yield merge_eval(call.step, _all_of(EvalReport, outcomes), elapsed_s)
+                yield merge_eval(call.step, all_of(EvalReport, outcomes), elapsed_s)
                 continue
-            reports = _all_of(StepReport, outcomes)
+            reports = all_of(StepReport, outcomes)
             result = merge_step(reports, elapsed_s)
             yield result
             yield from self._traced(call.step, reports)
@@ -128,7 +125,7 @@ class Drive:
         self._since_s = self._now()  # the time until here was the driver's
         self._queue(Call("adopt", step))
         outcomes, _ = self._finish_oldest()
-        _all_of(Adopted, outcomes)
+        all_of(Adopted, outcomes)
         return tuned
 
     def _queue(self, call: Call) -> None:
@@ -157,12 +154,3 @@ class Drive:
             for pending in self._pending:
                 if pending.call == reply.call:
                     pending.outcomes[reply.worker] = reply.outcome
-
-
-def _all_of(kind: type[T], outcomes: Mapping[str, Outcome]) -> dict[str, T]:
-    typed: dict[str, T] = {}
-    for worker, outcome in outcomes.items():
-        if not isinstance(outcome, kind):
-            raise AssertionError(f"{worker} answered {outcome!r}, expected {kind.__name__}")
-        typed[worker] = outcome
-    return typed

@@ -5,21 +5,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from disagmoe.actors.assignments import assignments
 from disagmoe.actors.calls import Deadlines
+from disagmoe.actors.crew import all_of
 from disagmoe.actors.messages import Call, Outcome, RunPlan, Started, WorkerFailure
 from disagmoe.actors.raycrew import RayCrew
 from disagmoe.cluster.placement import Place, bundles, placed
+from disagmoe.cluster.shares import threads_per_worker
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import WorkerError
 from disagmoe.runtime.report import StepReport
 from disagmoe.schedule.compile import Compiled
 from disagmoe.schedule.from_config import compile_for, programs_for
 from disagmoe.transport.rendezvous import StoreServer
-
-T = TypeVar("T")
 
 _PLACEMENT_TIMEOUT_S = 60.0
 
@@ -60,7 +59,7 @@ class Rig:
             run_dir=str(self._folder),
             host=self._store.host,
             hosts=self.hosts,
-            threads_per_worker=config.cluster.threads_per_worker or 1,
+            threads_per_worker=threads_per_worker(config, cores=1),
             epoch=self._epoch,
         )
         told = assignments(plan, train, evaluation, self._store.port)
@@ -72,7 +71,7 @@ class Rig:
             self._crew = RayCrew(told, 0.0, strategies)
         else:
             self._crew.assign(told)
-        started = _all_of(Started, self._do(self._crew, Call("setup")))
+        started = all_of(Started, self._do(self._crew, Call("setup")))
         self.pids = {worker: answer.pid for worker, answer in started.items()}
         return train
 
@@ -84,7 +83,7 @@ class Rig:
         outcomes = self._do(self._crew, Call("step", self._step))
         elapsed_s = time.perf_counter() - began_s
         self._step += 1
-        return TimedStep(elapsed_s, _all_of(StepReport, outcomes))
+        return TimedStep(elapsed_s, all_of(StepReport, outcomes))
 
     def close(self) -> None:
         """End the workers."""
@@ -126,12 +125,3 @@ def rig(config: RunConfig, address: str, folder: Path) -> Iterator[Rig]:
         finally:
             made.close()
             store.close()
-
-
-def _all_of(kind: type[T], outcomes: Mapping[str, Outcome]) -> dict[str, T]:
-    typed: dict[str, T] = {}
-    for worker, outcome in outcomes.items():
-        if not isinstance(outcome, kind):
-            raise AssertionError(f"{worker} answered {outcome!r}, expected {kind.__name__}")
-        typed[worker] = outcome
-    return typed
