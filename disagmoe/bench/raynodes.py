@@ -58,31 +58,31 @@ def ray_nodes(
         PlacementError: a node does not start.
         ConfigError: RAY_TMPDIR is too long.
     """
-    cores = sorted(os.sched_getaffinity(0))
+    head, cores = hosts[0], sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
-        stack.enter_context(inside(hosts[0]))
+        stack.enter_context(inside(head))
         stack.enter_context(environment(ray_variables(threads=1)))
         nodes = []
         for host, own in zip(hosts, resources, strict=True):
             group = stack.enter_context(cpu_group(host.namespace))
             core = cores[host.index % len(cores)]
-            process = stack.enter_context(_process(host, core, group, own, Path(folder)))
+            process = stack.enter_context(_process(host, head, core, group, own, Path(folder)))
             nodes.append(Node(host, core, group, process))
-            if host is hosts[0]:
+            if host is head:
                 _wait_for_port(host.address, process, Path(folder))
-        stack.enter_context(_joined(hosts[0].address))
+        stack.enter_context(_joined(head.address))
         _wait_for_nodes(len(hosts), Path(folder))
         yield nodes
 
 
 def start_command(
-    host: Host, core: int, resources: Mapping[str, float], folder: Path, *, head: bool
+    host: Host, head: Host, core: int, resources: Mapping[str, float], folder: Path
 ) -> list[str]:
-    """Return what starts the node of `host` and stays with it."""
+    """Return what starts the node of `host` and stays with it; the others join that of `head`."""
     where = ["--head", f"--port={_PORT}", "--include-dashboard=false", f"--temp-dir={folder}"]
-    if not head:
-        where = [f"--address={_first_address(host)}:{_PORT}"]
+    if host != head:
+        where = [f"--address={head.address}:{_PORT}"]
     return [
         "taskset", "--cpu-list", str(core), "ip", "netns", "exec", host.namespace,
         sys.executable, "-m", "ray.scripts.scripts", "start", *where, "--block",
@@ -92,15 +92,11 @@ def start_command(
     ]  # fmt: skip
 
 
-def _first_address(host: Host) -> str:
-    return Host(0, host.namespace, host.switch).address
-
-
 @contextmanager
 def _process(
-    host: Host, core: int, group: CpuGroup, resources: Mapping[str, float], folder: Path
+    host: Host, head: Host, core: int, group: CpuGroup, resources: Mapping[str, float], folder: Path
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    command = start_command(host, core, resources, folder, head=host.index == 0)
+    command = start_command(host, head, core, resources, folder)
     with (folder / f"start-{host.index}.log").open("wb") as log:
         process = subprocess.Popen(
             # joins its cgroup first: `ip netns exec` hides /sys
@@ -122,14 +118,19 @@ def _process(
 @contextmanager
 def _joined(address: str) -> Iterator[None]:
     try:
-        with sigterm_handler_kept():
-            ray.init(address=f"{address}:{_PORT}", log_to_driver=False, _node_ip_address=address)
+        _join(address)
         yield
-    except (RuntimeError, ConnectionError, TimeoutError) as error:
-        raise PlacementError(f"cannot join the Ray at {address}: {error}") from error
     finally:
         ray.shutdown()
         reread_environment()
+
+
+def _join(address: str) -> None:
+    try:
+        with sigterm_handler_kept():
+            ray.init(address=f"{address}:{_PORT}", log_to_driver=False, _node_ip_address=address)
+    except (RuntimeError, ConnectionError, TimeoutError) as error:
+        raise PlacementError(f"cannot join the Ray at {address}: {error}") from error
 
 
 def _wait_for_port(address: str, process: "subprocess.Popen[bytes]", folder: Path) -> None:
