@@ -2,6 +2,8 @@
 
 KB, MB, GB = 10**3, 10**6, 10**9
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+MBIT = MB // 8
+"""Bytes; rates of links are in decimal megabits."""
 
 
 def format_bytes(count: float) -> str:

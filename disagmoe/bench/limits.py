@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from disagmoe.bench.scenarios import EP_1F1B
-
-BITS = 8
-MEGA = 1e6
+from disagmoe.units import MBIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +18,7 @@ class Load:
 
 def wire_s(load: Load, rate_mbit: float) -> float:
     """Seconds that the busiest direction of a link needs."""
-    return load.link_bytes * BITS / (rate_mbit * MEGA)
+    return load.link_bytes / (rate_mbit * MBIT)
 
 
 def lower_bound_s(system: str, load: Load, rate_mbit: float) -> float:
@@ -36,4 +34,4 @@ def lower_bound_s(system: str, load: Load, rate_mbit: float) -> float:
 def rate_mbit_for(load: Load, exposed_share: float) -> float:
     """Return the rate at which plain expert parallelism waits for `exposed_share` of its step."""
     transfer_s = max(load.compute_s) * exposed_share / (1 - exposed_share)
-    return load.link_bytes * BITS / MEGA / transfer_s
+    return load.link_bytes / MBIT / transfer_s

@@ -49,10 +49,8 @@ class CostsConfig(Section):
     """Transfer of the gradient of the residual stream; for `residual = "direct"` only."""
 
 
-def are_default(costs: CostsConfig) -> bool:
-    """Whether nothing is known of a run but the usual proportions."""
-    fields = CostsConfig.model_fields.items()
-    return all(getattr(costs, name) == field.default for name, field in fields)
+USUAL = CostsConfig()
+"""Nothing is known of a run but the usual proportions."""
 
 
 def ring_depth(costs: CostsConfig, *, groups: int, residual: str, colocated: bool) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from disagmoe.config.costs import are_default, ring_depth
+from disagmoe.config.costs import USUAL, ring_depth
 from disagmoe.config.parallel import COLOCATED, ParallelConfig
 from disagmoe.config.rules import problems
 from disagmoe.config.run import RunConfig
@@ -65,7 +65,7 @@ def _resolve_parallel(config: RunConfig) -> ParallelConfig:
 def _profile_pays(config: RunConfig) -> bool:
     parallel = config.parallel
     return (
-        are_default(parallel.costs)
+        parallel.costs == USUAL
         and not parallel.one_by_one
         and config.train.steps >= LEAST_PROFILED_RUN
     )

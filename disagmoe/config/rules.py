@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from disagmoe.config.catalogue import join_words
-from disagmoe.config.costs import are_default
+from disagmoe.config.costs import USUAL
 from disagmoe.config.parallel import COLOCATED, FIRST_PROFILED, PROFILED, micro_batches
 from disagmoe.config.shares import apportion
 from disagmoe.config.tomlwrite import format_value
@@ -249,7 +249,7 @@ def profile_has_something_to_find(config: "RunConfig") -> Iterator[str]:
     parallel, steps = config.parallel, config.train.steps
     if parallel.profile != "on":
         return
-    if not are_default(parallel.costs):
+    if parallel.costs != USUAL:
         yield (
             'parallel.profile = "on" measures the costs, but parallel.costs are given; use '
             '"auto" or "off", or leave parallel.costs out'
