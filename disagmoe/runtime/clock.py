@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from disagmoe.schedule.accounting import Kind as Kind  # what a stopwatch charges to, for its users
+from disagmoe.schedule.accounting import Kind
 from disagmoe.schedule.ir import TransferKey
 
 

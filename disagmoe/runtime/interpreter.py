@@ -12,7 +12,7 @@ from typing import assert_never
 
 from disagmoe.errors import WorkerError
 from disagmoe.runtime.channels import WORLD
-from disagmoe.runtime.clock import Kind, Stopwatch
+from disagmoe.runtime.clock import Stopwatch
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.handover import Handovers
 from disagmoe.runtime.inbox import Arrivals, Inbox, Ports, hop_until_now, moved
@@ -20,6 +20,7 @@ from disagmoe.runtime.side import SideOps
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.trace import Hop
 from disagmoe.runtime.wire import Outgoing
+from disagmoe.schedule.accounting import Kind
 from disagmoe.schedule.ir import (
     STEP_OPS,
     Compute,

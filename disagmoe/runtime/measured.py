@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from disagmoe.errors import ConfigError
-from disagmoe.runtime.clock import Kind, Span, seconds_by_kind
+from disagmoe.runtime.clock import Span, seconds_by_kind
 from disagmoe.runtime.profile import Profile
 from disagmoe.runtime.trace import WorkerTrace
+from disagmoe.schedule.accounting import Kind
 from disagmoe.schedule.bars import SECONDS, Bar, Chart, Shade, op_shade, transfer_shade
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.from_config import ProgramRequest

@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from disagmoe.runtime.clock import Kind
 from disagmoe.runtime.trace import Hop, WorkerTrace
+from disagmoe.schedule.accounting import Kind
 from disagmoe.schedule.ir import COMPUTE_OPS, EXPERT_OPS, Op, SlotKind, payload
 from disagmoe.schedule.layout import Channel, Worker
 

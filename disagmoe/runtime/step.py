@@ -16,7 +16,7 @@ from disagmoe.optim.clip import all_finite, clip_scale, nonfinite_names
 from disagmoe.optim.lr import learning_rate
 from disagmoe.runtime.attention import AttentionSide, Part
 from disagmoe.runtime.channels import WORLD, channel_specs
-from disagmoe.runtime.clock import Kind, Stopwatch
+from disagmoe.runtime.clock import Stopwatch
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.counters import StepCounters
 from disagmoe.runtime.experts import ExpertSide
@@ -30,6 +30,7 @@ from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.trace import WorkerTrace
 from disagmoe.runtime.update import Update
 from disagmoe.runtime.world import Share, World
+from disagmoe.schedule.accounting import Kind
 from disagmoe.schedule.ir import GroupProgram, Op, ProgramSpec
 from disagmoe.schedule.layout import Side
 from disagmoe.transport.base import Transport, TransportChannel

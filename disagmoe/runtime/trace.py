@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from disagmoe.errors import ConfigError
-from disagmoe.runtime.clock import Kind, Span
+from disagmoe.runtime.clock import Span
+from disagmoe.schedule.accounting import Kind
 
 TRACE_FILE = "trace.json.gz"
 _TRANSFER, _SEND, _RECEIVE = "transfer", "send", "recv"

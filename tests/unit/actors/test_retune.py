@@ -10,9 +10,10 @@ from disagmoe.actors.retune import retuned
 from disagmoe.config.load import override
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
-from disagmoe.runtime.clock import Kind, Span
+from disagmoe.runtime.clock import Span
 from disagmoe.runtime.trace import WorkerTrace
 from disagmoe.runtime.tune import tune
+from disagmoe.schedule.accounting import Kind
 from disagmoe.schedule.from_config import compile_for
 
 ROOT = Path(__file__).resolve().parents[3]

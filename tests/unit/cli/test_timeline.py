@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from disagmoe.cli.schedule import app
 from disagmoe.errors import ConfigError
-from disagmoe.runtime.clock import Kind, Span
+from disagmoe.runtime.clock import Span
 from disagmoe.runtime.trace import TRACE_FILE, Hop, WorkerTrace, write_trace
+from disagmoe.schedule.accounting import Kind
 
 CONFIG = Path(__file__).resolve().parents[3] / "configs" / "tiny.toml"
 TRACES = {

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import pytest
 
 from disagmoe.errors import ConfigError, ScheduleError
-from disagmoe.runtime.clock import Kind, Span
+from disagmoe.runtime.clock import Span
 from disagmoe.runtime.measured import measured_chart, one_step
 from disagmoe.runtime.trace import Hop, WorkerTrace
-from disagmoe.schedule.accounting import Shares
+from disagmoe.schedule.accounting import Kind, Shares
 from disagmoe.schedule.bars import Bar, Shade
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.from_config import programs_for

@@ -1,8 +1,9 @@
 """Seconds from traces."""
 
-from disagmoe.runtime.clock import Kind, Span
+from disagmoe.runtime.clock import Span
 from disagmoe.runtime.profile import Profile
 from disagmoe.runtime.trace import Hop, WorkerTrace
+from disagmoe.schedule.accounting import Kind
 
 
 def compute(label: str, start_s: float, seconds: float) -> Span:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from disagmoe.errors import ConfigError
-from disagmoe.runtime.clock import Kind, Span
+from disagmoe.runtime.clock import Span
 from disagmoe.runtime.trace import (
     TRACE_FILE,
     Hop,
@@ -15,6 +15,7 @@ from disagmoe.runtime.trace import (
     read_trace,
     write_trace,
 )
+from disagmoe.schedule.accounting import Kind
 
 TRACE = WorkerTrace(
     4,

@@ -6,10 +6,11 @@ import pytest
 
 from disagmoe.config.costs import CostsConfig
 from disagmoe.config.run import RunConfig
-from disagmoe.runtime.clock import Kind, Span
+from disagmoe.runtime.clock import Span
 from disagmoe.runtime.threads import ThreadedRun
 from disagmoe.runtime.trace import Hop, WorkerTrace
 from disagmoe.runtime.tune import Tuned, tune
+from disagmoe.schedule.accounting import Kind
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.from_config import compile_for
 from tests.unit.runtime.tiny import assert_same_tensors, batch_of, threads, tiny, values_of
