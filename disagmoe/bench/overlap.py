@@ -15,7 +15,7 @@ from disagmoe.bench.hosts import HostNetwork, host_network
 from disagmoe.bench.limits import Load, lower_bound_s, rate_mbit_for
 from disagmoe.bench.raynodes import Node, ray_nodes
 from disagmoe.bench.rig import Rig, rig
-from disagmoe.bench.sample import Sample, load_of, observe
+from disagmoe.bench.sample import Sample, load_of, medians, observe
 from disagmoe.bench.scenarios import EP_1F1B, SYSTEMS, Scenario, workers_of
 from disagmoe.bench.text import prepare_text
 from disagmoe.cluster.placement import NODE_RESOURCES
@@ -66,6 +66,18 @@ class Measured:
     def exposed_share(self) -> float:
         """Share of the step in which workers wait for the network, by mean over hosts."""
         return statistics.median(exposed_share(sample) for sample in self.samples)
+
+    @property
+    def shares(self) -> list[dict[str, float]]:
+        """What became of each host's time, by medians over the rounds."""
+        by_host = zip(*(sample.shares for sample in self.samples), strict=True)
+        return [medians(shares) for shares in by_host]
+
+    @property
+    def share_of_bound(self) -> float:
+        """Lower bound over step, 1 at best: (compute / step) / (compute / bound), so also the share
+        of its step that the busier side computes over the share that the bound allows."""
+        return self.lower_bound_s / self.step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import ray  # noqa: F401 - makes its own copy of psutil importable, in ray/thirdparty_files
 
@@ -120,3 +120,9 @@ def load_of(samples: Sequence[Sample]) -> Load:
         tuple(map(statistics.median, zip(*(sample.compute_s for sample in samples), strict=True))),
         statistics.median(sample.link_bytes for sample in samples),
     )
+
+
+def medians(values: Sequence[Shares | CpuSeconds]) -> dict[str, float]:
+    """Return the median of every field of `values`, which are of one type, by its name."""
+    rows = [asdict(value) for value in values]
+    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}

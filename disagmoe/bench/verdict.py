@@ -1,12 +1,12 @@
 """What a bench of overlap has shown: ratios, what bounds allow, and whether to believe it."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from disagmoe.bench.limits import wire_s
 from disagmoe.bench.overlap import Comparison, Measured
+from disagmoe.bench.sample import medians
 from disagmoe.bench.scenarios import AF_PIPE, EP_1F1B, EP_OVERLAP, HEADLINE, SYSTEMS, UNEQUAL
 
 EP_1F1B_TOLERANCE = 1.10
@@ -34,12 +34,6 @@ def best_colocated(comparison: Comparison) -> str:
     return min((EP_1F1B, EP_OVERLAP), key=lambda system: comparison.systems[system].step_s)
 
 
-def busy_share_of_allowed(measured: Measured) -> float:
-    """Share of its step that the busier side computes, over the share that the lower bound allows:
-    (compute / step) / (compute / bound)."""
-    return measured.lower_bound_s / measured.step_s
-
-
 def checks(comparisons: Sequence[Comparison]) -> dict[str, bool]:
     """Return what must hold for the comparison to mean anything, by name."""
     found: dict[str, bool] = {}
@@ -50,10 +44,10 @@ def checks(comparisons: Sequence[Comparison]) -> dict[str, bool]:
         found[f"{name}: same losses"] = losses_agree(list(systems.values()))
         if comparison.scenario.slow_host_cores is None:
             found[f"{name}: {EP_1F1B} within 10 % of compute plus bytes over rate"] = (
-                _over_bound(systems[EP_1F1B]) <= EP_1F1B_TOLERANCE
+                1 / systems[EP_1F1B].share_of_bound <= EP_1F1B_TOLERANCE
             )
             found[f"{name}: {EP_OVERLAP} within 15 % of the larger of the two"] = (
-                _over_bound(systems[EP_OVERLAP]) <= EP_OVERLAP_TOLERANCE
+                1 / systems[EP_OVERLAP].share_of_bound <= EP_OVERLAP_TOLERANCE
             )
     return found
 
@@ -115,29 +109,16 @@ def _system(measured: Measured, rate_mbit: float) -> dict[str, Any]:
         "step_s": measured.step_s,
         "steps_s": [sample.step_s for sample in samples],
         "lower_bound_s": measured.lower_bound_s,
-        "over_lower_bound": _over_bound(measured),
-        "busy_share_of_allowed": busy_share_of_allowed(measured),
+        "over_lower_bound": 1 / measured.share_of_bound,
+        "busy_share_of_allowed": measured.share_of_bound,
         "compute_s": list(measured.load.compute_s),
         "wire_s": wire_s(measured.load, rate_mbit),
         "link_bytes": measured.load.link_bytes,
         "links": [asdict(link) for link in samples[-1].links],
-        "shares": [
-            {
-                kind: statistics.median(asdict(sample.shares[host])[kind] for sample in samples)
-                for kind in asdict(samples[0].shares[host])
-            }
-            for host in range(len(samples[0].shares))
-        ],
-        "cpu_s": {
-            kind: statistics.median(asdict(sample.cpu)[kind] for sample in samples)
-            for kind in asdict(samples[0].cpu)
-        },
+        "shares": measured.shares,
+        "cpu_s": medians([sample.cpu for sample in samples]),
         "losses": [sample.loss for sample in samples],
     }
-
-
-def _over_bound(measured: Measured) -> float:
-    return measured.step_s / measured.lower_bound_s
 
 
 def _name(comparison: Comparison) -> str:

@@ -90,9 +90,10 @@ def _table(comparison: "Comparison") -> list[str]:
         f"{'link':>10} {'split faster by':>16} {'allowed':>8}"
     ]
     for system, measured in comparison.systems.items():
-        shares = measured.samples[-1].shares
-        busy = " ".join(f"{share.utilisation:6.0%}" for share in shares)
-        exposed = " ".join(f"{share.exposed_communication:6.0%}" for share in shares)
+        busy, exposed = (
+            " ".join(f"{shares[kind]:6.0%}" for shares in measured.shares)
+            for kind in ("utilisation", "exposed_communication")
+        )
         against = (
             f"{ratio(comparison, system):16.2f} {allowed(comparison, system):8.2f}"
             if system != AF_PIPE
@@ -100,7 +101,7 @@ def _table(comparison: "Comparison") -> list[str]:
         )
         lines.append(
             f"{system:<12} {measured.step_s:6.2f} s {measured.lower_bound_s:6.2f} s "
-            f"{measured.lower_bound_s / measured.step_s:6.0%} {busy:>14} {exposed:>14} "
+            f"{measured.share_of_bound:6.0%} {busy:>14} {exposed:>14} "
             f"{format_bytes(measured.load.link_bytes):>10} {against}".rstrip()
         )
     return lines
