@@ -120,7 +120,7 @@ def _show_plan(request: ProgramRequest, out: Path | None, as_json: bool, part: _
     elif as_json:
         typer.echo(json.dumps(planned_json(request, compiled, chart)))
     else:
-        typer.echo(f"{part.text(chart)}\n{LEGEND}\n\n{planned_table(compiled)}")
+        typer.echo(f"{part.text(chart)}\n{LEGEND}\n\n{planned_table(compiled, chart)}")
 
 
 def _show_run(run: Path, step: int | None, out: Path | None, as_json: bool, part: _Part) -> None:

@@ -50,12 +50,12 @@ def _headline(request: ProgramRequest) -> str:
     )
 
 
-def planned_table(compiled: Compiled) -> str:
+def planned_table(compiled: Compiled, chart: Chart) -> str:
     """One line per group."""
     lines = ["group  utilisation  exposed  bubble  peak slots  instructions"]
     lines += [
         f"{row.group!s:<5}  {_shares(row.shares)}  {row.peak_slots:10d}  {row.instructions:12d}"
-        for row in summarize(compiled)
+        for row in summarize(compiled, chart)
     ]
     return "\n".join(lines)
 
@@ -86,7 +86,7 @@ def planned_json(request: ProgramRequest, compiled: Compiled, chart: Chart) -> d
         "micro_batches": request.spec.micro_batches,
         "in_flight": request.in_flight,
         **_summary(chart),
-        "groups": [_group(row) for row in summarize(compiled)],
+        "groups": [_group(row) for row in summarize(compiled, chart)],
         "spans": [
             {
                 "group": str(span.group),

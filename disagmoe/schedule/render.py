@@ -9,7 +9,6 @@ from disagmoe.schedule.bars import BACKWARD, FORWARD, Bar, Chart, Shade
 from disagmoe.schedule.compile import Compiled
 from disagmoe.schedule.layout import Group
 from disagmoe.schedule.passes.lifetime import peak_slots
-from disagmoe.schedule.planned import exposed, planned_seconds
 
 LEGEND = (
     "0-9: forward of micro-batch 0-9; a-j: backward of micro-batch 0-9 (head: forward and "
@@ -36,15 +35,13 @@ class GroupSummary:
     """Length of its program."""
 
 
-def summarize(compiled: Compiled) -> tuple[GroupSummary, ...]:
-    """Return one summary per group, in the order of the layout."""
-    programs, timeline = compiled.programs, compiled.timeline
-    waiting = exposed(programs.spec, timeline)
-    seconds = planned_seconds(programs.spec, timeline, waiting)
+def summarize(compiled: Compiled, chart: Chart) -> tuple[GroupSummary, ...]:
+    """Return one summary per group, in the order of the layout; `chart` is that of the plan."""
+    programs = compiled.programs
     return tuple(
         GroupSummary(
             group=program.group,
-            shares=Shares.of(seconds[str(program.group)]),
+            shares=Shares.of(chart.seconds[str(program.group)]),
             peak_slots=peak_slots(program.instructions, program.group, programs.spec),
             instructions=len(program.instructions),
         )

@@ -71,8 +71,9 @@ def test_makespans(golden):
                 in_flight=in_flight,
                 costs=costs,
             )
-            idle = 1 - planned_chart(compiled, "").shares.utilisation
-            peak = max(summary.peak_slots for summary in summarize(compiled))
+            chart = planned_chart(compiled, "")
+            idle = 1 - chart.shares.utilisation
+            peak = max(summary.peak_slots for summary in summarize(compiled, chart))
             lines.append(
                 f"{label:<14} {layers:6d} {groups:6d} {micro_batches:13d} {in_flight:9d} "
                 f"{compiled.timeline.makespan:9.2f} {100 * idle:5.1f} % {peak:11d}"

@@ -57,7 +57,7 @@ def test_the_summary_counts_time_memory_and_instructions():
     made = compiled()
     a0, f0 = made.programs.spec.layout.all_groups
     lengths = [len(program.instructions) for program in made.programs.programs]
-    one, two = summarize(made)
+    one, two = summarize(made, planned_chart(made, ""))
     assert (one.group, one.peak_slots, one.instructions) == (a0, 10, lengths[0])
     assert (two.group, two.peak_slots, two.instructions) == (f0, 6, lengths[1])
     assert one.shares.utilisation == pytest.approx(10 / 13)
