@@ -25,7 +25,7 @@ def _group() -> None:
 @app.command()
 def overlap(
     quick: Annotated[
-        bool, typer.Option("--quick", help="Two scenarios, one rate, no search; under 3 minutes.")
+        bool, typer.Option("--quick", help="Two scenarios, one rate each, no search of sizes.")
     ] = False,
     rounds: Annotated[
         int, typer.Option("--rounds", min=1, help="Steps of each system at each rate.")
