@@ -17,7 +17,8 @@ from pathlib import Path
 from disagmoe.errors import PlacementError
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
-_BURST_BYTES = 64_000  # about what one segment of a large send holds; tbf splits what is larger
+_BURST_BYTES = 10_000
+"""One packet: a link that was idle gives no more than that for nothing."""
 _QUEUE = "20ms"  # longest time that a packet may wait for its turn before it is dropped
 _COMMAND_TIMEOUT_S = 20.0
 _SUBNET = "10.200.0"

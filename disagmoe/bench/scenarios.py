@@ -8,17 +8,41 @@ from pathlib import Path
 from disagmoe.errors import ConfigError
 
 AF_PIPE, EP_1F1B, EP_OVERLAP = "af_pipe", "ep_1f1b", "ep_overlap"
-SYSTEMS = (AF_PIPE, EP_1F1B, EP_OVERLAP)
 
 
-def workers_of(system: str, hosts: int) -> list[str]:
-    """Return the settings with which `system` uses all `hosts` hosts, one worker on each."""
-    sides = (hosts - hosts // 2, hosts // 2) if system == AF_PIPE else (hosts, hosts)
-    return [
-        f'parallel.schedule="{system}"',
-        f"parallel.attention_workers={sides[0]}",
-        f"parallel.expert_workers={sides[1]}",
-    ]
+@dataclass(frozen=True, slots=True)
+class System:
+    """A way to train on all hosts, one worker on each."""
+
+    name: str
+    schedule: str
+    shares: tuple[int, ...] = ()
+    """How sequences and experts are divided among the hosts; empty for equal shares."""
+
+    def settings(self, hosts: int) -> list[str]:
+        """Return its part of a run config."""
+        sides = (hosts - hosts // 2, hosts // 2) if self.schedule == AF_PIPE else (hosts, hosts)
+        shares = [float(share) for share in self.shares]
+        return [
+            f'parallel.schedule="{self.schedule}"',
+            f"parallel.attention_workers={sides[0]}",
+            f"parallel.expert_workers={sides[1]}",
+            f"parallel.attention_shares={shares}",
+            f"parallel.expert_shares={shares}",
+        ]
+
+    def least_micro_batch(self, hosts: int) -> int:
+        """Return how many sequences give each worker its share of attention."""
+        if self.schedule == AF_PIPE:
+            return hosts - hosts // 2
+        return sum(self.shares) or hosts
+
+
+SYSTEMS = tuple(System(name, name) for name in (AF_PIPE, EP_1F1B, EP_OVERLAP))
+TWO_TO_ONE = tuple(
+    System(f"{schedule}_2:1", schedule, shares=(2, 1)) for schedule in (EP_1F1B, EP_OVERLAP)
+)
+"""Colocated layouts that give the second host half as much to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +58,10 @@ class Scenario:
     spends this share of its step on communication that nothing hides."""
     rates: tuple[float, ...]
     """Rates to measure, as multiples of that one."""
-    micro_batch_sizes: tuple[int, ...]
-    """Each system runs with the best of these for itself."""
+    multiples: tuple[int, ...] = (1, 2)
+    """Micro-batch sizes as multiples of what gives every worker of a system something to do; each
+    system runs with the best of them for itself."""
+    systems: tuple[System, ...] = SYSTEMS
     slow_host_cores: float | None = None
     """Share of its core that the last host has; None for all of it. It holds the experts."""
 
@@ -50,7 +76,6 @@ SCENARIOS = (
         "equal.toml",
         exposed_share=0.5,
         rates=(1.0, 0.5, 2.0, 4.0),
-        micro_batch_sizes=(1, 2, 4),
     ),
     Scenario(
         "fine_grained",
@@ -58,15 +83,13 @@ SCENARIOS = (
         "fine_grained.toml",
         exposed_share=0.5,
         rates=(1.0,),
-        micro_batch_sizes=(1, 2, 4),
     ),
     Scenario(
         "long",
-        "equal hosts, sequences of 4096",
+        "equal hosts, sequences of 2048",
         "long.toml",
         exposed_share=0.5,
         rates=(1.0,),
-        micro_batch_sizes=(1, 2),
     ),
     Scenario(
         UNEQUAL,
@@ -74,7 +97,7 @@ SCENARIOS = (
         "unequal.toml",
         exposed_share=0.15,
         rates=(1.0,),
-        micro_batch_sizes=(1, 2, 4),
+        systems=SYSTEMS + TWO_TO_ONE,
         slow_host_cores=0.5,
     ),
 )
@@ -84,7 +107,7 @@ def choose(
     scenarios: Sequence[Scenario], names: Sequence[str], *, quick: bool
 ) -> tuple[Scenario, ...]:
     """Return the scenarios of `names` (all where there are none); `quick` keeps those that decide,
-    at one rate and with the micro-batch sizes of their configs.
+    at one rate, with the smallest micro-batches and equal shares.
 
     Raises:
         ConfigError: a name is no scenario.
@@ -96,7 +119,10 @@ def choose(
     names = names or ([HEADLINE, UNEQUAL] if quick else known)
     chosen = [scenario for scenario in scenarios if scenario.name in names]
     if quick:
-        chosen = [replace(scenario, rates=(1.0,), micro_batch_sizes=()) for scenario in chosen]
+        chosen = [
+            replace(scenario, rates=(1.0,), multiples=scenario.multiples[:1], systems=SYSTEMS)
+            for scenario in chosen
+        ]
     return tuple(chosen)
 
 
