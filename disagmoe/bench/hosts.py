@@ -17,9 +17,11 @@ from pathlib import Path
 from disagmoe.errors import PlacementError
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
-_BURST_BYTES = 10_000
-"""One packet: a link that was idle gives no more than that for nothing."""
-_QUEUE = "20ms"  # longest time that a packet may wait for its turn before it is dropped
+_BURST_BYTES = 20_000
+"""Two packets: what a link that was idle gives for nothing. With one it loses some of its rate."""
+_QUEUE = "50ms"
+"""Longest time that a packet may wait for its turn before it is dropped: so long that none is, for
+at a tenth of it a fifth of all were sent twice."""
 _COMMAND_TIMEOUT_S = 20.0
 _SUBNET = "10.200.0"
 _MTU = 9000

@@ -61,9 +61,7 @@ def observe(rig: Rig, network: HostNetwork, nodes: Sequence[Node]) -> Sample:
     after = network.link_bytes()
     addresses = [host.address for host in network.hosts]
     workers = sorted(done.reports, key=lambda worker: addresses.index(rig.hosts[worker]))
-    seconds = [
-        within(done.reports[worker].seconds, done.elapsed_s) for worker in workers
-    ]
+    seconds = [within(done.reports[worker].seconds, done.elapsed_s) for worker in workers]
     shares = tuple(Shares.of(kinds) for kinds in seconds)
     return Sample(
         step_s=done.elapsed_s,

@@ -29,15 +29,15 @@ def allowed(comparison: Comparison, opponent: str) -> float:
     return systems[opponent].lower_bound_s / systems[AF_PIPE].lower_bound_s
 
 
-def best_colocated(comparison: Comparison, *, shared: bool = False) -> str:
+def best_colocated(comparison: Comparison, *, shared: bool = False) -> str | None:
     """The fastest of the colocated systems as they are used today, which give all hosts equal
-    shares; or with `shared` of those that do not."""
+    shares; or with `shared` of those that do not, if there are any."""
     candidates = [
         name
         for name, measured in comparison.systems.items()
         if name != AF_PIPE and bool(measured.system.shares) == shared
     ]
-    return min(candidates, key=lambda name: comparison.systems[name].step_s)
+    return min(candidates, key=lambda name: comparison.systems[name].step_s, default=None)
 
 
 def checks(comparisons: Sequence[Comparison]) -> dict[str, bool]:
@@ -85,18 +85,21 @@ def as_json(comparisons: Sequence[Comparison], rounds: int) -> dict[str, Any]:
                 "ep_exposed_share": comparison.systems[EP_1F1B].exposed_share,
             }
         if name == UNEQUAL:
-            best = best_colocated(comparison)
-            shared = best_colocated(comparison, shared=True)
-            result["unequal"] = {
-                "best_colocated": best,
-                "vs_best_colocated": ratio(comparison, best),
-                "allowed": allowed(comparison, best),
-                "best_with_shares": shared,
-                "vs_best_with_shares": ratio(comparison, shared),
-                "allowed_with_shares": allowed(comparison, shared),
-            }
+            result["unequal"] = _against(comparison, "colocated", shared=False)
+            result["unequal"] |= _against(comparison, "with_shares", shared=True)
     result["scenarios"] = [_comparison(comparison) for comparison in comparisons]
     return result
+
+
+def _against(comparison: Comparison, what: str, *, shared: bool) -> dict[str, Any]:
+    best = best_colocated(comparison, shared=shared)
+    if best is None:
+        return {}
+    return {
+        f"best_{what}": best,
+        f"vs_best_{what}": ratio(comparison, best),
+        "allowed" if not shared else f"allowed_{what}": allowed(comparison, best),
+    }
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.trace import Hop
 from disagmoe.runtime.wire import HEADER_LENGTH, Incoming, Outgoing, header
 from disagmoe.schedule.ir import Op, Program, Transfer, TransferKey
-from disagmoe.schedule.layout import Channel, Side
+from disagmoe.schedule.layout import Group, Side
 from disagmoe.transport.base import TransportChannel, Work
 
 
@@ -92,11 +92,11 @@ class Posted(NamedTuple):
 
 
 class Lane:
-    """The two threads of one channel."""
+    """The two threads for what comes from one group."""
 
-    def __init__(self, channel: Channel) -> None:
-        self.posts = ThreadPoolExecutor(1, thread_name_prefix=f"{channel} posts")
-        self.waits = ThreadPoolExecutor(1, thread_name_prefix=f"{channel} waits")
+    def __init__(self, source: Group) -> None:
+        self.posts = ThreadPoolExecutor(1, thread_name_prefix=f"{source}> posts")
+        self.waits = ThreadPoolExecutor(1, thread_name_prefix=f"{source}> waits")
         self.room = threading.Semaphore(_POSTED)
         self.free_s = 0.0
         """When the last payload had arrived."""
@@ -124,7 +124,7 @@ class Inbox:
         self._slots = slots
         self._ports = ports
         self._hops = hops
-        self._lanes: dict[Channel, Lane] = {}
+        self._lanes: dict[Group, Lane] = {}
 
     def start(self, program: Program) -> Arrivals:
         """Begin to receive all that `program` receives."""
@@ -139,7 +139,7 @@ class Inbox:
             else:
                 continue
             key = instruction.key
-            lane = self._lane(key.channel)
+            lane = self._lane(key.channel.source)
             posted = lane.posts.submit(task, key, lane)
             arrivals[key] = lane.waits.submit(self._arrive, key, posted, lane)
         return arrivals
@@ -150,10 +150,10 @@ class Inbox:
             lane.close()
         self._lanes.clear()
 
-    def _lane(self, channel: Channel) -> Lane:
-        if channel not in self._lanes:
-            self._lanes[channel] = Lane(channel)
-        return self._lanes[channel]
+    def _lane(self, source: Group) -> Lane:
+        if source not in self._lanes:
+            self._lanes[source] = Lane(source)
+        return self._lanes[source]
 
     def _receive(self, key: TransferKey, lane: Lane) -> Posted:
         counts = None
