@@ -73,7 +73,10 @@ class HostNetwork:
     def limit(self, rate_mbit: float | None) -> None:
         """Let every link carry `rate_mbit` Mbit/s in each direction; None for what it can."""
         for host in self.hosts:
-            for namespace, device in ((host.namespace, host.device), (host.switch, host.port)):
+            ends = [(host.namespace, host.device)]
+            if len(self.hosts) > 2:  # several can send to one
+                ends.append((host.switch, host.port))
+            for namespace, device in ends:
                 _run(limit_command(namespace, device, rate_mbit), may_fail=rate_mbit is None)
 
     def link_bytes(self) -> tuple[LinkBytes, ...]:

@@ -31,7 +31,6 @@ from disagmoe.schedule.layout import Side
 Say = Callable[[str], None]
 
 _HOSTS = 2
-_RATE_TRIALS = 2
 _LEAST_MBIT = 10.0
 """What Ray's own messages and the calls of the driver need to be nothing beside the run's."""
 _DEEP = 8
@@ -139,13 +138,14 @@ def stage(systems: Sequence[System], example: Path, folder: Path) -> Iterator[St
     """
     with ExitStack() as stack:
         data = prepare_text(folder)
+        base = load_run_config(example, [f'data.paths=["{data}"]'])
         network = stack.enter_context(host_network(_HOSTS))
         nodes = stack.enter_context(ray_nodes(network.hosts, _resources(network, systems)))
         stack.enter_context(_pinned_to(nodes[0].core))
         rigs = {
             system.name: stack.enter_context(
                 rig(
-                    _config(example, data, system, []),
+                    _config(base, system, []),
                     network.hosts[0].address,
                     folder / system.name,
                 )
@@ -162,9 +162,10 @@ def compare(
 
     Micro-batch sizes are searched for at the first rate.
     """
-    path = configs / scenario.config
+    data = f'data.paths=["{stage.data}"]'
+    base = load_run_config(configs / scenario.config, [data, *scenario.settings])
     stage.conditions(scenario)
-    asked_mbit = _find_rate(scenario, path, stage, say)
+    asked_mbit = _find_rate(scenario, base, stage, say)
     sizes = {
         system.name: [system.least_micro_batch(_HOSTS) * by for by in scenario.multiples]
         for system in scenario.systems
@@ -174,7 +175,7 @@ def compare(
         stage.network.limit(rate_mbit)
         say(f"{scenario.name}: {scenario.about}; {rate_mbit:.0f} Mbit/s")
         tuned = {
-            system.name: _tune(system, sizes[system.name], path, stage, say)
+            system.name: _tune(system, sizes[system.name], base, stage, say)
             for system in scenario.systems
         }
         sizes = {name: [best.micro_batch_size] for name, best in tuned.items()}
@@ -205,23 +206,20 @@ def _resources(network: HostNetwork, systems: Sequence[System]) -> list[dict[str
     ]
 
 
-def _config(path: Path, data: str, system: System, sets: Sequence[str]) -> RunConfig:
-    config = load_run_config(path, [f'data.paths=["{data}"]'])
-    return resolve(override(config, [*system.settings(_HOSTS), *sets]), cuda=False)
+def _config(base: RunConfig, system: System, sets: Sequence[str]) -> RunConfig:
+    return resolve(override(base, [*system.settings(_HOSTS), *sets]), cuda=False)
 
 
-def _find_rate(scenario: Scenario, path: Path, stage: Stage, say: Say) -> float:
+def _find_rate(scenario: Scenario, base: RunConfig, stage: Stage, say: Say) -> float:
     """Return the rate at which plain expert parallelism waits as long as the scenario asks for."""
     stage.network.limit(None)
     plain = next(system for system in scenario.systems if system.name == EP_1F1B)
     size = plain.least_micro_batch(_HOSTS)
-    stage.rigs[EP_1F1B].set_up(_config(path, stage.data, plain, [_size(size)]))
+    stage.rigs[EP_1F1B].set_up(_config(base, plain, [_size(size)]))
     stage.step(EP_1F1B)
     load = load_of([stage.step(EP_1F1B), stage.step(EP_1F1B)])
     rate_mbit = max(rate_mbit_for(load, scenario.exposed_share), _LEAST_MBIT)
-    for _ in range(_RATE_TRIALS):
-        if scenario.slow_host_cores is not None:
-            break  # it waits for the slow host as well: compute and bytes have to do
+    for _ in range(scenario.rate_trials):
         stage.network.limit(rate_mbit)
         share = exposed_share(stage.step(EP_1F1B))
         say(f"{scenario.name}: at {rate_mbit:.0f} Mbit/s {EP_1F1B} waits {share:.0%} of its step")
@@ -232,11 +230,11 @@ def _find_rate(scenario: Scenario, path: Path, stage: Stage, say: Say) -> float:
     return max(rate_mbit, _LEAST_MBIT)
 
 
-def _tune(system: System, sizes: Sequence[int], path: Path, stage: Stage, say: Say) -> Tuned:
+def _tune(system: System, sizes: Sequence[int], base: RunConfig, stage: Stage, say: Say) -> Tuned:
     """Set `system` up with what plans say is best, on costs that were measured for each size."""
-    tried = [_plan(system, size, path, stage) for size in sizes]
+    tried = [_plan(system, size, base, stage) for size in sizes]
     best = min(tried, key=lambda tuned: tuned.compiled.timeline.makespan)
-    stage.rigs[system.name].set_up(_config(path, stage.data, system, best.settings))
+    stage.rigs[system.name].set_up(_config(base, system, best.settings))
     stage.step(system.name)
     times = ", ".join(f"{t.micro_batch_size}: {t.compiled.timeline.makespan:.2f} s" for t in tried)
     say(
@@ -246,17 +244,16 @@ def _tune(system: System, sizes: Sequence[int], path: Path, stage: Stage, say: S
     return best
 
 
-def _plan(system: System, size: int, path: Path, stage: Stage) -> Tuned:
-    """Measure what ops and transfers take in the second of two steps, and plan with that, with as
-    many micro-batches in flight as is best."""
+def _plan(system: System, size: int, base: RunConfig, stage: Stage) -> Tuned:
+    """Measure what ops and transfers take in a step, and plan with that, with as many micro-batches
+    in flight as is best."""
     rig = stage.rigs[system.name]
-    traced = ["trace.first_step=1", "trace.steps=1"]
-    rig.set_up(_config(path, stage.data, system, [_size(size), *traced]))
-    stage.step(system.name)
+    traced = ["trace.first_step=0", "trace.steps=1"]
+    rig.set_up(_config(base, system, [_size(size), *traced]))
     done = rig.step()
     traces = {name: report.trace for name, report in done.reports.items() if report.trace}
     costs = OpCosts.from_seconds(Profile.of([traces]).costs({}))
-    request = programs_for(_config(path, stage.data, system, [_size(size)]))
+    request = programs_for(_config(base, system, [_size(size)]))
     count = request.spec.micro_batches
     plans = [
         replace(request, in_flight=in_flight, costs=costs).build()

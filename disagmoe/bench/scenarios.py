@@ -62,12 +62,18 @@ class Scenario:
     """Micro-batch sizes as multiples of what gives every worker of a system something to do; each
     system runs with the best of them for itself."""
     systems: tuple[System, ...] = SYSTEMS
+    settings: tuple[str, ...] = ()
+    """Changes to the run config."""
+    rate_trials: int = 2
+    """How often the rate is corrected by what plain expert parallelism has shown at it."""
     slow_host_cores: float | None = None
     """Share of its core that the last host has; None for all of it. It holds the experts."""
 
 
 HEADLINE = "equal"
 UNEQUAL = "unequal"
+
+_QUICK_BATCH = 12
 
 SCENARIOS = (
     Scenario(
@@ -97,6 +103,7 @@ SCENARIOS = (
         "unequal.toml",
         exposed_share=0.15,
         rates=(1.0,),
+        rate_trials=0,  # it waits for the slow host as well: compute and bytes have to do
         systems=SYSTEMS + TWO_TO_ONE,
         slow_host_cores=0.5,
     ),
@@ -107,7 +114,7 @@ def choose(
     scenarios: Sequence[Scenario], names: Sequence[str], *, quick: bool
 ) -> tuple[Scenario, ...]:
     """Return the scenarios of `names` (all where there are none); `quick` keeps those that decide,
-    at one rate, with the smallest micro-batches and equal shares.
+    at one rate, with small batches of the smallest micro-batches and equal shares.
 
     Raises:
         ConfigError: a name is no scenario.
@@ -120,7 +127,14 @@ def choose(
     chosen = [scenario for scenario in scenarios if scenario.name in names]
     if quick:
         chosen = [
-            replace(scenario, rates=(1.0,), multiples=scenario.multiples[:1], systems=SYSTEMS)
+            replace(
+                scenario,
+                rates=(1.0,),
+                multiples=scenario.multiples[:1],
+                systems=SYSTEMS,
+                settings=(f"train.global_batch_size={_QUICK_BATCH}",),
+                rate_trials=0,
+            )
             for scenario in chosen
         ]
     return tuple(chosen)
