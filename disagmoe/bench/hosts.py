@@ -17,7 +17,7 @@ from pathlib import Path
 from disagmoe.errors import PlacementError
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
-_BURST_BYTES = 20_000
+BURST_BYTES = 20_000
 """Two packets: what a link that was idle gives for nothing. With one it loses some of its rate."""
 _QUEUE = "50ms"
 """Longest time that a packet may wait for its turn before it is dropped: so long that none is, for
@@ -146,7 +146,7 @@ def limit_command(namespace: str, device: str, rate_mbit: float | None) -> list[
         return ["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"]
     return [
         "tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf",
-        "rate", f"{round(rate_mbit * 1000)}kbit", "burst", str(_BURST_BYTES), "latency", _QUEUE,
+        "rate", f"{round(rate_mbit * 1000)}kbit", "burst", str(BURST_BYTES), "latency", _QUEUE,
     ]  # fmt: skip
 
 

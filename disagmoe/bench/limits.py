@@ -26,6 +26,8 @@ class Load:
     """Seconds that each host spends on reading data and on its update: before and after all ops."""
     link_bytes: float
     """The most that a link carries in one direction."""
+    free_bytes: float = 0.0
+    """What of it a link gives for nothing, because it was idle before."""
 
     @property
     def compute_s(self) -> tuple[float, ...]:
@@ -35,7 +37,7 @@ class Load:
 
 def wire_s(load: Load, rate_mbit: float) -> float:
     """Seconds that the busiest direction of a link needs."""
-    return load.link_bytes / (rate_mbit * MBIT)
+    return (load.link_bytes - load.free_bytes) / (rate_mbit * MBIT)
 
 
 def floor_s(schedule: str, load: Load, rate_mbit: float) -> float:
@@ -75,7 +77,13 @@ def _ideal(spec: ProgramSpec, costs: OpCosts, load: Load, rate_mbit: float) -> O
     return replace(costs, **values)
 
 
+def pauses(spec: ProgramSpec, schedule: str) -> int:
+    """Return how often a link is idle in a step by construction: before each all-to-all of plain
+    expert parallelism, four of which a layer has per micro-batch. Others may never let it rest."""
+    return 4 * spec.layout.layers * spec.micro_batches if schedule == EP_1F1B else 0
+
+
 def rate_mbit_for(load: Load, exposed_share: float) -> float:
     """Return the rate at which plain expert parallelism waits for `exposed_share` of its step."""
     transfer_s = max(load.compute_s) * exposed_share / (1 - exposed_share)
-    return load.link_bytes / MBIT / transfer_s
+    return (load.link_bytes - load.free_bytes) / MBIT / transfer_s

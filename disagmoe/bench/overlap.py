@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from disagmoe.bench.hosts import HostNetwork, host_network
-from disagmoe.bench.limits import Load, floor_s, lower_bound_s, rate_mbit_for
+from disagmoe.bench.hosts import BURST_BYTES, HostNetwork, host_network
+from disagmoe.bench.limits import Load, floor_s, lower_bound_s, pauses, rate_mbit_for
 from disagmoe.bench.raynodes import Node, ray_nodes
 from disagmoe.bench.rig import Rig, rig
 from disagmoe.bench.sample import Sample, load_of, medians, observe
@@ -167,7 +167,7 @@ def compare(
     stage.conditions(scenario)
     asked_mbit = _find_rate(scenario, base, stage, say)
     sizes = {
-        system.name: [system.least_micro_batch(_HOSTS) * by for by in scenario.multiples]
+        system.name: system.micro_batch_sizes(_HOSTS, scenario.micro_batches)
         for system in scenario.systems
     }
     for multiple in scenario.rates:
@@ -214,14 +214,15 @@ def _find_rate(scenario: Scenario, base: RunConfig, stage: Stage, say: Say) -> f
     """Return the rate at which plain expert parallelism waits as long as the scenario asks for."""
     stage.network.limit(None)
     plain = next(system for system in scenario.systems if system.name == EP_1F1B)
-    size = plain.least_micro_batch(_HOSTS)
+    (size,) = plain.micro_batch_sizes(_HOSTS, (1,))
     stage.rigs[EP_1F1B].set_up(_config(base, plain, [_size(size)]))
     stage.step(EP_1F1B)
     load = load_of([stage.step(EP_1F1B), stage.step(EP_1F1B)])
     rate_mbit = max(rate_mbit_for(load, scenario.exposed_share), _LEAST_MBIT)
     for _ in range(scenario.rate_trials):
         stage.network.limit(rate_mbit)
-        share = exposed_share(stage.step(EP_1F1B))
+        stage.step(EP_1F1B)  # connections learn the rate
+        share = statistics.fmean(exposed_share(stage.step(EP_1F1B)) for _ in range(2))
         say(f"{scenario.name}: at {rate_mbit:.0f} Mbit/s {EP_1F1B} waits {share:.0%} of its step")
         if abs(share - scenario.exposed_share) < _NEAR:
             break
@@ -280,8 +281,9 @@ def _take_turns(systems: Sequence[str], stage: Stage, rounds: int) -> dict[str, 
 def _measured(
     system: System, tuned: Tuned, samples: Sequence[Sample], rate_mbit: float
 ) -> Measured:
-    load = load_of(samples)
     spec = tuned.compiled.programs.spec
+    free_bytes = float(pauses(spec, system.schedule) * BURST_BYTES)
+    load = replace(load_of(samples), free_bytes=free_bytes)
     return Measured(
         system=system,
         tuned=tuned,

@@ -31,11 +31,10 @@ class System:
             f"parallel.expert_shares={shares}",
         ]
 
-    def least_micro_batch(self, hosts: int) -> int:
-        """Return how many sequences give each worker its share of attention."""
-        if self.schedule == AF_PIPE:
-            return hosts - hosts // 2
-        return sum(self.shares) or hosts
+    def micro_batch_sizes(self, hosts: int, per_host: Sequence[float]) -> list[int]:
+        """Return the sizes nearest to `per_host` sequences that give each worker its share."""
+        unit = hosts - hosts // 2 if self.schedule == AF_PIPE else sum(self.shares) or hosts
+        return sorted({unit * max(1, round(hosts * size / unit)) for size in per_host})
 
 
 SYSTEMS = tuple(System(name, name) for name in (AF_PIPE, EP_1F1B, EP_OVERLAP))
@@ -58,9 +57,9 @@ class Scenario:
     spends this share of its step on communication that nothing hides."""
     rates: tuple[float, ...]
     """Rates to measure, as multiples of that one."""
-    multiples: tuple[int, ...] = (1, 2)
-    """Micro-batch sizes as multiples of what gives every worker of a system something to do; each
-    system runs with the best of them for itself."""
+    micro_batches: tuple[float, ...] = (0.5, 1, 2)
+    """Sizes of a micro-batch in sequences per host, or what comes next to it that gives every
+    worker something to do; each system runs with the best of them for itself."""
     systems: tuple[System, ...] = SYSTEMS
     settings: tuple[str, ...] = ()
     """Changes to the run config."""
@@ -73,7 +72,7 @@ class Scenario:
 HEADLINE = "equal"
 UNEQUAL = "unequal"
 
-_QUICK_BATCH = 12
+_QUICK_BATCH = 16
 
 SCENARIOS = (
     Scenario(
@@ -81,7 +80,7 @@ SCENARIOS = (
         "equal hosts, 8 experts, top-2",
         "equal.toml",
         exposed_share=0.5,
-        rates=(1.0, 0.5, 2.0, 4.0),
+        rates=(1.0, 0.7, 1.5, 3.0),
     ),
     Scenario(
         "fine_grained",
@@ -114,7 +113,7 @@ def choose(
     scenarios: Sequence[Scenario], names: Sequence[str], *, quick: bool
 ) -> tuple[Scenario, ...]:
     """Return the scenarios of `names` (all where there are none); `quick` keeps those that decide,
-    at one rate, with small batches of the smallest micro-batches and equal shares.
+    at one rate, with small batches, one size of micro-batches and equal shares.
 
     Raises:
         ConfigError: a name is no scenario.
@@ -130,10 +129,10 @@ def choose(
             replace(
                 scenario,
                 rates=(1.0,),
-                multiples=scenario.multiples[:1],
+                micro_batches=(1,),
                 systems=SYSTEMS,
                 settings=(f"train.global_batch_size={_QUICK_BATCH}",),
-                rate_trials=0,
+                rate_trials=min(1, scenario.rate_trials),
             )
             for scenario in chosen
         ]

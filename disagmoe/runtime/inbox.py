@@ -80,7 +80,7 @@ class Ports:
 
 
 _POSTED = 2
-"""Receives of a channel that are under way at once; each takes memory for its payload."""
+"""Receives of a lane that are under way at once; each takes memory for its payload."""
 
 
 class Posted(NamedTuple):

@@ -106,10 +106,10 @@ def test_threads_end_when_the_worker_leaves() -> None:
         run.each(lambda runtime: runtime.run_step(0))
         names = {t.name for t in threading.enumerate() if ">" in t.name}
         assert {name.rpartition("_")[0] for name in names} == {
-            "A0>F0.act",
-            "F0>A0.act",
-            "A0>F0.grad",
-            "F0>A0.grad",
+            "A0> posts",
+            "A0> waits",
+            "F0> posts",
+            "F0> waits",
         }
     deadline = time.monotonic() + 5
     while any(">" in t.name for t in threading.enumerate()):
