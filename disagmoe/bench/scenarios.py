@@ -80,7 +80,7 @@ SCENARIOS = (
         "equal hosts, 8 experts, top-2",
         "equal.toml",
         exposed_share=0.5,
-        rates=(1.0, 0.7, 1.5, 3.0),
+        rates=(1.0, 0.7, 2.0),
     ),
     Scenario(
         "fine_grained",
@@ -95,6 +95,7 @@ SCENARIOS = (
         "long.toml",
         exposed_share=0.5,
         rates=(1.0,),
+        micro_batches=(0.5, 1),
     ),
     Scenario(
         UNEQUAL,
@@ -102,6 +103,7 @@ SCENARIOS = (
         "unequal.toml",
         exposed_share=0.15,
         rates=(1.0,),
+        micro_batches=(1, 2),
         rate_trials=0,  # it waits for the slow host as well: compute and bytes have to do
         systems=SYSTEMS + TWO_TO_ONE,
         slow_host_cores=0.5,

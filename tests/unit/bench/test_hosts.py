@@ -25,7 +25,7 @@ def test_every_host_has_its_own_address_and_link() -> None:
 
 def test_a_rate_is_a_token_bucket_in_kbit() -> None:
     assert " ".join(limit_command("dm-0", "host0", 83.21)) == (
-        "tc -n dm-0 qdisc replace dev host0 root tbf rate 83210kbit burst 64000 latency 20ms"
+        "tc -n dm-0 qdisc replace dev host0 root tbf rate 83210kbit burst 20000 latency 50ms"
     )
 
 

@@ -11,9 +11,7 @@ from disagmoe.schedule.ir import ProgramSpec
 from disagmoe.schedule.layout import Layout
 
 LOAD = Load(ops_s=(1.9, 2.8), rest_s=(0.1, 0.2), link_bytes=50e6)
-COSTS = OpCosts(
-    embed=0, attn_fwd=1, experts_fwd=1, head=0, experts_bwd=2, attn_bwd=2, embed_bwd=0
-)
+COSTS = OpCosts(embed=0, attn_fwd=1, experts_fwd=1, head=0, experts_bwd=2, attn_bwd=2, embed_bwd=0)
 
 
 def spec(*, colocated: bool, micro_batches: int = 4) -> ProgramSpec:

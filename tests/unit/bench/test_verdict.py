@@ -98,7 +98,7 @@ def test_unequal_hosts_compare_with_the_best_of_today_and_the_best_with_shares()
     }
     assert as_json([on_unequal], rounds=3)["unequal"] == today
     shared = {
-        system.name: measured(system.name, [2.0 + at], 1.5, 20.0)
+        system.name: measured(system.name, [2.0 + at] * 3, 1.5, 20.0)
         for at, system in enumerate(TWO_TO_ONE)
     }
     with_shares = replace(on_unequal, systems={**on_unequal.systems, **shared})
