@@ -28,8 +28,8 @@ _TCP = {
 }
 """A sender has at most its small buffer under way, for which the queue has room: no packet is lost,
 the rate is not guessed, and a small message waits for milliseconds. So transfers take bytes over
-rate, whatever this machine's own settings are. (BBR, for one, took half the rate for the whole one in
-one of seven comparisons.)"""
+rate, whatever this machine's own settings are. (BBR, for one, took half the rate for the whole one
+in one of seven comparisons.)"""
 _COMMAND_TIMEOUT_S = 20.0
 _SUBNET = "10.200.0"
 _MTU = 9000
