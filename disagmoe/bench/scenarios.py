@@ -95,7 +95,7 @@ SCENARIOS = (
         "long.toml",
         exposed_share=0.5,
         rates=(1.0,),
-        micro_batches=(0.5, 1),
+        micro_batches=(0.5,),
     ),
     Scenario(
         UNEQUAL,
