@@ -37,7 +37,7 @@ class Load:
 
 def wire_s(load: Load, rate_mbit: float) -> float:
     """Seconds that the busiest direction of a link needs."""
-    return (load.link_bytes - load.free_bytes) / (rate_mbit * MBIT)
+    return max(0.0, load.link_bytes - load.free_bytes) / (rate_mbit * MBIT)
 
 
 def floor_s(schedule: str, load: Load, rate_mbit: float) -> float:
@@ -86,4 +86,4 @@ def pauses(spec: ProgramSpec, schedule: str) -> int:
 def rate_mbit_for(load: Load, exposed_share: float) -> float:
     """Return the rate at which plain expert parallelism waits for `exposed_share` of its step."""
     transfer_s = max(load.compute_s) * exposed_share / (1 - exposed_share)
-    return (load.link_bytes - load.free_bytes) / MBIT / transfer_s
+    return load.link_bytes / MBIT / transfer_s

@@ -28,6 +28,7 @@ def test_wire_time_is_bits_over_rate() -> None:
 
 def test_what_an_idle_link_gives_for_nothing_takes_no_time() -> None:
     assert wire_s(replace(LOAD, free_bytes=10e6), rate_mbit=200) == pytest.approx(1.6)
+    assert wire_s(replace(LOAD, free_bytes=90e6), rate_mbit=200) == 0
 
 
 @pytest.mark.parametrize(
