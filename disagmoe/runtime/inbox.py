@@ -1,10 +1,10 @@
-"""Receives of one worker, each channel on two threads of its own, ahead of the program.
+"""Receives of one worker, on two threads for each group that sends to it, ahead of the program.
 
 A receive can be posted only when its size is known, and that is told by a message; were it the
-program's thread that waits for it, transfers would begin between two ops only. One thread of a
-channel posts its receives in their fixed order, so nothing is decided at run time; the other waits
-for what they bring, so that the next one is posted while the payload before is still under way and
-the network never pauses between two.
+program's thread that waits for it, transfers would begin between two ops only. One thread of a lane
+posts what comes from its group in the program's order, so nothing is decided at run time; the other
+waits for what that brings, so that the next receive is posted while the payload before is still
+under way and the network never pauses between two.
 """
 
 import threading
@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 
@@ -83,7 +82,8 @@ _POSTED = 2
 """Receives of a lane that are under way at once; each takes memory for its payload."""
 
 
-class Posted(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Posted:
     """A receive under way."""
 
     incoming: Incoming
@@ -100,6 +100,11 @@ class Lane:
         self.room = threading.Semaphore(_POSTED)
         self.free_s = 0.0
         """When the last payload had arrived."""
+
+    def leave(self, arrival: "Future[Incoming]") -> None:
+        """Make room for another receive: `arrival` has come, has failed or will never begin. One
+        that failed before it took room leaves too much, on a lane whose program has failed."""
+        self.room.release()
 
     def close(self) -> None:
         """End the threads as soon as what they wait for has come or failed."""
@@ -142,6 +147,7 @@ class Inbox:
             lane = self._lane(key.channel.source)
             posted = lane.posts.submit(task, key, lane)
             arrivals[key] = lane.waits.submit(self._arrive, key, posted, lane)
+            arrivals[key].add_done_callback(lane.leave)
         return arrivals
 
     def close(self) -> None:
@@ -177,23 +183,15 @@ class Inbox:
     ) -> Posted:
         expected = self._sides[key.channel.target.side].expected(key, counts)
         lane.room.acquire()  # ends: what is under way arrives or fails
-        try:
-            incoming = Incoming.allocate(expected, self._context.device)
-            at_s = time.perf_counter()
-            work = self._ports.post_payload(key, sends, incoming.buffers)
-        except Exception:
-            lane.room.release()
-            raise
-        return Posted(incoming, work, at_s)
+        incoming = Incoming.allocate(expected, self._context.device)
+        at_s = time.perf_counter()
+        return Posted(incoming, self._ports.post_payload(key, sends, incoming.buffers), at_s)
 
     def _arrive(self, key: TransferKey, future: "Future[Posted]", lane: Lane) -> Incoming:
         posted = future.result()
-        try:
-            posted.work.wait()
-        finally:
-            lane.room.release()
+        posted.work.wait()
         nbytes = sum(len(buffer) for buffer in posted.incoming.buffers.values())
-        # payloads of a channel come one after the other, however early they are posted
+        # payloads of a lane come one after the other, however early they are posted
         hop = hop_until_now(key, False, nbytes, max(posted.at_s, lane.free_s))
         lane.free_s = hop.end_s
         self._hops.append(hop)
