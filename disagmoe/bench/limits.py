@@ -2,18 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from disagmoe.bench.scenarios import EP_1F1B
+from disagmoe.runtime.profile import ATTENTION_OPS
 from disagmoe.schedule.bounds import lower_bound, paths_of
+from disagmoe.schedule.chain import chain
 from disagmoe.schedule.costs import OpCosts
-from disagmoe.schedule.ir import ProgramSpec
-from disagmoe.schedule.layout import Side
+from disagmoe.schedule.ir import EXPERT_OPS, ProgramSpec, payload
 from disagmoe.units import MBIT
-
-_OPS = {
-    Side.ATTENTION: ("embed", "attn_fwd", "head", "attn_bwd", "embed_bwd"),
-    Side.EXPERT: ("experts_fwd", "experts_bwd", "experts_dgrad", "experts_wgrad"),
-}
-_TRANSFERS = ("rows", "outputs", "doutputs", "drows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +34,25 @@ def wire_s(load: Load, rate_mbit: float) -> float:
     return max(0.0, load.link_bytes - load.free_bytes) / (rate_mbit * MBIT)
 
 
-def floor_s(schedule: str, load: Load, rate_mbit: float) -> float:
-    """Return compute plus bytes over rate for plain expert parallelism, which does one thing at a
-    time, and the larger of the two for what can do both at once; of the busiest host and link."""
+def floor_s(load: Load, rate_mbit: float, *, exposed: bool) -> float:
+    """Return the larger of compute and bytes over rate, of the busiest host and link; their sum
+    where every exchange is `exposed`, as in plain expert parallelism, which does one thing at a
+    time."""
     compute_s, transfer_s = max(load.compute_s), wire_s(load, rate_mbit)
-    return compute_s + transfer_s if schedule == EP_1F1B else max(compute_s, transfer_s)
+    return compute_s + transfer_s if exposed else max(compute_s, transfer_s)
 
 
 def lower_bound_s(
-    schedule: str, spec: ProgramSpec, costs: OpCosts, load: Load, rate_mbit: float
+    spec: ProgramSpec, costs: OpCosts, load: Load, rate_mbit: float, *, exposed: bool
 ) -> float:
     """Return a time that no step of `spec` can beat, in whatever order: the floor, and what fill
     and drain add to it (schedule/bounds.py, with all micro-batches in flight).
 
     `costs` say how the load is divided among the ops. For layouts of one group.
     """
-    exposed = schedule == EP_1F1B
     ideal = _ideal(spec, costs, load, rate_mbit)
     ring = lower_bound(spec, ideal, spec.micro_batches, exposed_exchanges=exposed).time
-    return max(floor_s(schedule, load, rate_mbit), ring + max(load.rest_s))
+    return max(floor_s(load, rate_mbit, exposed=exposed), ring + max(load.rest_s))
 
 
 def _ideal(spec: ProgramSpec, costs: OpCosts, load: Load, rate_mbit: float) -> OpCosts:
@@ -66,21 +60,23 @@ def _ideal(spec: ProgramSpec, costs: OpCosts, load: Load, rate_mbit: float) -> O
     paths, layout, count = paths_of(spec, costs), spec.layout, spec.micro_batches
     attention, experts = layout.all_groups[0], layout.all_groups[-1]
     border = len(load.ops_s) if layout.colocated else layout.attention_workers
-    scale = {
-        Side.ATTENTION: max(load.ops_s[:border]) / (count * paths.work(str(attention))),
-        Side.EXPERT: max(load.ops_s[border:] or load.ops_s) / (count * paths.work(str(experts))),
-    }
+    of_attention = max(load.ops_s[:border]) / (count * paths.work(str(attention)))
+    of_experts = max(load.ops_s[border:] or load.ops_s) / (count * paths.work(str(experts)))
     sends = len(paths.uses[f"{attention} out"])
-    values: dict[str, float] = dict.fromkeys(_TRANSFERS, wire_s(load, rate_mbit) / (count * sends))
-    for side, names in _OPS.items():
-        values |= {name: getattr(costs, name) * scale[side] for name in names}
-    return replace(costs, **values)
+    transfer_s = wire_s(load, rate_mbit) / (count * sends)
+    payloads = {str(payload(send.key.channel)) for step in chain(spec, 0) for send in step.sends}
+    return replace(
+        costs,
+        **{op: getattr(costs, op) * of_attention for op in ATTENTION_OPS},
+        **{op: getattr(costs, op) * of_experts for op in map(str, EXPERT_OPS)},
+        **dict.fromkeys(payloads, transfer_s),
+    )
 
 
-def pauses(spec: ProgramSpec, schedule: str) -> int:
-    """Return how often a link is idle in a step by construction: before each all-to-all of plain
-    expert parallelism, four of which a layer has per micro-batch. Others may never let it rest."""
-    return 4 * spec.layout.layers * spec.micro_batches if schedule == EP_1F1B else 0
+def pauses(spec: ProgramSpec, *, exposed: bool) -> int:
+    """Return how often a link is idle in a step by construction: before each exposed exchange, four
+    of which a layer has per micro-batch. Where they are not exposed it may never rest."""
+    return 4 * spec.layout.layers * spec.micro_batches if exposed else 0
 
 
 def rate_mbit_for(load: Load, exposed_share: float) -> float:

@@ -53,7 +53,7 @@ class Tuned:
         """Its part of a run config."""
         costs = self.costs.to_dict()
         return [
-            f"parallel.micro_batch_size={self.micro_batch_size}",
+            _size(self.micro_batch_size),
             f"parallel.in_flight={self.compiled.timeline.in_flight}",
             *(f"parallel.costs.{name}={cost!r}" for name, cost in costs.items()),
         ]
@@ -281,16 +281,16 @@ def _take_turns(systems: Sequence[str], stage: Stage, rounds: int) -> dict[str, 
 def _measured(
     system: System, tuned: Tuned, samples: Sequence[Sample], rate_mbit: float
 ) -> Measured:
-    spec = tuned.compiled.programs.spec
-    free_bytes = float(pauses(spec, system.schedule) * BURST_BYTES)
+    spec, exposed = tuned.compiled.programs.spec, tuned.compiled.timeline.exposed_exchanges
+    free_bytes = float(pauses(spec, exposed=exposed) * BURST_BYTES)
     load = replace(load_of(samples), free_bytes=free_bytes)
     return Measured(
         system=system,
         tuned=tuned,
         samples=tuple(samples),
         load=load,
-        floor_s=floor_s(system.schedule, load, rate_mbit),
-        lower_bound_s=lower_bound_s(system.schedule, spec, tuned.costs, load, rate_mbit),
+        floor_s=floor_s(load, rate_mbit, exposed=exposed),
+        lower_bound_s=lower_bound_s(spec, tuned.costs, load, rate_mbit, exposed=exposed),
     )
 
 

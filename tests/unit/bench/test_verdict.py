@@ -8,7 +8,7 @@ from disagmoe.bench.hosts import LinkBytes
 from disagmoe.bench.limits import floor_s
 from disagmoe.bench.overlap import Comparison, Measured, Tuned
 from disagmoe.bench.sample import CpuSeconds, Sample, load_of
-from disagmoe.bench.scenarios import SCENARIOS, SYSTEMS, TWO_TO_ONE, Scenario
+from disagmoe.bench.scenarios import EP_1F1B, SCENARIOS, SYSTEMS, TWO_TO_ONE, Scenario
 from disagmoe.bench.verdict import as_json, best_colocated, checks
 from disagmoe.schedule.accounting import Shares
 from disagmoe.schedule.compile import build_programs
@@ -53,8 +53,8 @@ def measured(
         tuned=TUNED,
         samples=samples,
         load=load,
-        floor_s=floor_s(system.schedule, load, RATE_MBIT),
-        lower_bound_s=floor_s(system.schedule, load, RATE_MBIT),
+        floor_s=floor_s(load, RATE_MBIT, exposed=system.schedule == EP_1F1B),
+        lower_bound_s=floor_s(load, RATE_MBIT, exposed=system.schedule == EP_1F1B),
     )
 
 
