@@ -85,21 +85,22 @@ def as_json(comparisons: Sequence[Comparison], rounds: int) -> dict[str, Any]:
                 "ep_exposed_share": comparison.systems[EP_1F1B].exposed_share,
             }
         if name == UNEQUAL:
-            result["unequal"] = _against(comparison, "colocated", shared=False)
-            result["unequal"] |= _against(comparison, "with_shares", shared=True)
+            result["unequal"] = _unequal(comparison)
     result["scenarios"] = [_comparison(comparison) for comparison in comparisons]
     return result
 
 
-def _against(comparison: Comparison, what: str, *, shared: bool) -> dict[str, Any]:
-    best = best_colocated(comparison, shared=shared)
-    if best is None:
-        return {}
-    return {
-        f"best_{what}": best,
-        f"vs_best_{what}": ratio(comparison, best),
-        "allowed" if not shared else f"allowed_{what}": allowed(comparison, best),
-    }
+def _unequal(comparison: Comparison) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    if today := best_colocated(comparison):
+        figures["best_colocated"] = today
+        figures["vs_best_colocated"] = ratio(comparison, today)
+        figures["allowed"] = allowed(comparison, today)
+    if shared := best_colocated(comparison, shared=True):
+        figures["best_with_shares"] = shared
+        figures["vs_best_with_shares"] = ratio(comparison, shared)
+        figures["allowed_with_shares"] = allowed(comparison, shared)
+    return figures
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
