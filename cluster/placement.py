@@ -133,15 +133,13 @@ def _places(group: PlacementGroup, asked: Sequence[Bundle]) -> dict[str, Place]:
 def by_address(asked: Sequence[Bundle], hosts: Sequence[str]) -> list[int]:
     """Return for each of `asked` the bundle that it takes: bundles that ask for the same are
     exchanged so that workers follow their hosts' addresses, whichever way Ray has placed them."""
+    alike: dict[tuple[Side, float, int], list[int]] = {}
+    for index, bundle in enumerate(asked):
+        alike.setdefault((bundle.side, bundle.gpus, len(bundle.workers)), []).append(index)
     taken = list(range(len(asked)))
-    for needs in {(bundle.side, bundle.gpus, len(bundle.workers)) for bundle in asked}:
-        alike = [
-            index
-            for index, bundle in enumerate(asked)
-            if (bundle.side, bundle.gpus, len(bundle.workers)) == needs
-        ]
-        ordered = sorted(alike, key=lambda index: (_numbers(hosts[index]), hosts[index]))
-        for place, index in zip(alike, ordered, strict=True):
+    for indices in alike.values():
+        ordered = sorted(indices, key=lambda index: (_numbers(hosts[index]), hosts[index]))
+        for place, index in zip(indices, ordered, strict=True):
             taken[place] = index
     return taken
 
