@@ -30,6 +30,7 @@ _TCP = {
 the rate is not guessed, and a small message waits for milliseconds. So transfers take bytes over
 rate, whatever this machine's own settings are. (BBR, for one, took half the rate for the whole one
 in one of seven comparisons.)"""
+_SETTINGS = Path("/proc/sys/net/ipv4")
 _COMMAND_TIMEOUT_S = 20.0
 _SUBNET = "10.200.0"
 _MTU = 9000
@@ -175,9 +176,16 @@ def inside(host: Host) -> Iterator[None]:
 
 
 def _set_tcp(host: Host) -> None:
-    with inside(host):
-        for name, value in _TCP.items():
-            Path("/proc/sys/net/ipv4", name).write_text(value)
+    for name, value in _TCP.items():
+        setting = _SETTINGS / name
+        try:
+            with inside(host):
+                setting.write_text(value)
+        except OSError as error:
+            raise PlacementError(
+                f"{host.namespace}: cannot set {setting} to '{value}': {error.strerror}; the bench "
+                "needs a kernel and a /proc/sys that let root set it in a network namespace"
+            ) from error
 
 
 def _enter(path: Path) -> None:
