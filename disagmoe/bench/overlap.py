@@ -35,7 +35,7 @@ _LEAST_MBIT = 10.0
 """What Ray's own messages and the calls of the driver need to be nothing beside the run's."""
 _DEEP = 8
 """Micro-batches in flight that are tried beside the usual number and all of them."""
-_NEAR = 0.02
+_NEAR = 0.01
 """How near the exposed share of plain expert parallelism must come to the one asked for."""
 
 
