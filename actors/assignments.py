@@ -29,12 +29,13 @@ def assignments(
             worker=str(worker),
             train=train_of[worker.group],
             evaluation=eval_of.get(worker.group),
-            host=plan.hosts.get(str(worker), plan.host),
+            host=plan.places[str(worker)].host,
             store_host=plan.host,
             store_port=store_port,
             epoch=plan.epoch,
             threads=plan.threads_per_worker,
             log_file=str(Path(plan.run_dir) / "logs" / f"{worker}.log"),
+            markers=plan.markers,
         )
         for worker in train.programs.spec.layout.workers
     ]

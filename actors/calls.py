@@ -37,7 +37,7 @@ class Deadlines:
     def limit_s(self, call: Call) -> float:
         """Longest time of `call`."""
         match call.kind:
-            case "setup":
+            case "locate" | "setup":
                 return self.start_s
             case "step":
                 return self.step_s * (FIRST_STEP_FACTOR if call.step == 0 else 1.0)

@@ -10,23 +10,36 @@ from dataclasses import dataclass, field
 
 from disagmoe.actors.calls import Deadlines, calls
 from disagmoe.actors.crew import Crew, all_of
-from disagmoe.actors.events import Event, RunEnded, RunStarted, ScheduleTuned, StepTraced
+from disagmoe.actors.events import (
+    Event,
+    RunEnded,
+    RunPlaced,
+    RunStarted,
+    ScheduleTuned,
+    StepTraced,
+)
+from disagmoe.actors.failure import unfit
 from disagmoe.actors.inquest import Inquest
 from disagmoe.actors.merge import merge_eval, merge_step
 from disagmoe.actors.messages import (
     Adopted,
     Call,
+    Located,
     Outcome,
     Started,
     WorkerAssignment,
     WorkerFailure,
 )
 from disagmoe.config.run import RunConfig
+from disagmoe.errors import PlacementError
 from disagmoe.runtime.report import EvalReport, StepReport
 from disagmoe.runtime.trace import WorkerTrace
 
 Traces = Mapping[str, WorkerTrace]
 """What each worker did in one step."""
+
+Settle = Callable[[Mapping[str, Located]], tuple[RunPlaced, Sequence[WorkerAssignment]]]
+"""From what workers find on their nodes to what they are to set up. Raises PlacementError."""
 
 Retune = Callable[[Sequence[Traces]], tuple[ScheduleTuned, Sequence[WorkerAssignment]]]
 """From the traces of the profiled steps to what the workers are to go on with."""
@@ -56,12 +69,14 @@ class Drive:
         config: RunConfig,
         crew: Crew,
         inquest: Inquest,
+        settle: Settle,
         retune: Retune,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._crew = crew
         self._inquest = inquest
+        self._settle = settle
         self._retune = retune
         self._now = now
         self._deadlines = Deadlines.of(config.cluster)
@@ -78,6 +93,7 @@ class Drive:
             yield RunEnded(status="failed", failures=failed.failures)
 
     def _run(self) -> Iterator[Event]:
+        yield self._place()
         self._queue(Call("setup"))
         outcomes, _ = self._finish_oldest()
         yield RunStarted(workers=tuple(all_of(Started, outcomes).values()))
@@ -89,6 +105,18 @@ class Drive:
             stopped = yield from self._make(calls(train, range(profiled.stop, train.steps)))
         self._crew.kill()
         yield RunEnded(status="stopped" if stopped else "ok")
+
+    def _place(self) -> Event:
+        """See where the workers are, and tell them what follows from it."""
+        self._queue(Call("locate"))
+        outcomes, _ = self._finish_oldest()
+        try:
+            placed, assignments = self._settle(all_of(Located, outcomes))
+        except PlacementError as error:
+            raise _CrewFailedError((unfit(error),)) from error
+        self._crew.assign(assignments)
+        self._since_s = self._now()
+        return placed
 
     def _make(self, todo: Iterator[Call]) -> Generator[Event, None, bool]:
         """Make all calls and wait for the last; return whether the run was stopped in them."""

@@ -14,6 +14,7 @@ from disagmoe.actors.events import (
     EvalResult,
     Event,
     RunEnded,
+    RunPlaced,
     RunStarted,
     ScheduleTuned,
     StepResult,
@@ -24,6 +25,7 @@ from disagmoe.actors.inquest import Inquest
 from disagmoe.actors.messages import RunPlan
 from disagmoe.actors.raycrew import RayCrew
 from disagmoe.actors.retune import retuned
+from disagmoe.actors.settle import place
 from disagmoe.actors.startup import log_to
 from disagmoe.schedule.from_config import compile_for
 from disagmoe.transport.rendezvous import StoreServer
@@ -46,9 +48,9 @@ class _DriverShell:
             store = StoreServer(plan.host)
             train, evaluation = compile_for(plan.config)
             write_programs(Path(plan.run_dir) / "programs", train, evaluation)
-            self._crew = RayCrew(
-                assignments(plan, train, evaluation, store.port), plan.gpus_per_worker
-            )
+            plan.markers.begin()
+            told = assignments(plan, train, evaluation, store.port)
+            self._crew = RayCrew(told, plan)
             if self._stop_requested:
                 self._crew.request_stop()
 
@@ -57,8 +59,14 @@ class _DriverShell:
                 place.write_text(text, encoding="utf-8")
                 return str(place)
 
-            retune = partial(retuned, plan, store_port=store.port)
-            for event in Drive(plan.config, self._crew, Inquest(save_stacks), retune).events():
+            drive = Drive(
+                plan.config,
+                self._crew,
+                Inquest(save_stacks),
+                partial(place, plan, told),
+                partial(retuned, plan, store_port=store.port),
+            )
+            for event in drive.events():
                 _log(event)
                 yield event
             store.close()
@@ -80,6 +88,9 @@ class _DriverShell:
 
 def _log(event: Event) -> None:
     match event:
+        case RunPlaced():
+            for seat in event.seats:
+                log.info("placed: %s", seat)
         case RunStarted():
             log.info("all workers are connected")
         case StepResult():

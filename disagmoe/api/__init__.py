@@ -1,6 +1,6 @@
 """The Python way in: `Trainer(RunConfig.load("run.toml")).fit()` returns a `Result`."""
 
-from disagmoe.actors.events import EvalResult, RunStarted, ScheduleTuned, StepResult
+from disagmoe.actors.events import EvalResult, RunPlaced, RunStarted, ScheduleTuned, StepResult
 from disagmoe.api.callback import Callback
 from disagmoe.api.result import Result, RunFailedError
 from disagmoe.api.trainer import Trainer
@@ -12,6 +12,7 @@ __all__ = [
     "Result",
     "RunConfig",
     "RunFailedError",
+    "RunPlaced",
     "RunStarted",
     "ScheduleTuned",
     "StepResult",

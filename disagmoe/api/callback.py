@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from disagmoe.actors.events import EvalResult, RunStarted, ScheduleTuned, StepResult
+from disagmoe.actors.events import EvalResult, RunPlaced, RunStarted, ScheduleTuned, StepResult
 from disagmoe.api.result import Result
 from disagmoe.config.run import RunConfig
 
@@ -16,6 +16,13 @@ class Callback:
 
     def on_begin(self, config: RunConfig, run_dir: Path) -> None:
         """The resolved config is accepted and the run directory is there; workers are starting."""
+
+    def on_notice(self, text: str) -> None:
+        """Something that a person wants to know before workers start: which Ray is used, and whom
+        the run waits for."""
+
+    def on_place(self, placed: RunPlaced) -> None:
+        """All workers are on their nodes, and see the files of the run."""
 
     def on_start(self, started: RunStarted) -> None:
         """All workers are connected."""

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -11,6 +12,7 @@ from disagmoe.actors.events import (
     EvalResult,
     Event,
     RunEnded,
+    RunPlaced,
     RunStarted,
     ScheduleTuned,
     StepResult,
@@ -18,6 +20,7 @@ from disagmoe.actors.events import (
 )
 from disagmoe.actors.inquest import describe_failures
 from disagmoe.actors.merge import compute_share, group_shares
+from disagmoe.actors.messages import FailureKind
 from disagmoe.api.result import Result, Status
 from disagmoe.errors import DisagMoEError
 from disagmoe.runtime.trace import WorkerTrace
@@ -30,12 +33,15 @@ class Tally:
     steps: list[StepResult] = field(default_factory=list)
     evaluations: list[EvalResult] = field(default_factory=list)
     traces: dict[str, list[WorkerTrace]] = field(default_factory=dict)
+    placed: RunPlaced | None = None
     started: RunStarted | None = None
     ended: RunEnded | None = None
 
     def add(self, event: Event) -> None:
         """Take in the next event."""
         match event:
+            case RunPlaced():
+                self.placed = event
             case RunStarted():
                 self.started = event
             case StepResult():
@@ -49,6 +55,17 @@ class Tally:
                     self.traces.setdefault(worker, []).append(trace)
             case RunEnded():
                 self.ended = event
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest memory of each worker, summed."""
+        return sum(_largest(step.peak_memory_bytes for step in self.steps).values())
+
+    @property
+    def unfit(self) -> bool:
+        """Whether workers cannot run on their nodes."""
+        failures = () if self.ended is None else self.ended.failures
+        return any(failure.kind is FailureKind.UNFIT for failure in failures)
 
     @property
     def failure(self) -> str | None:
@@ -86,7 +103,7 @@ class Tally:
             mfu=None,
             peak_memory_bytes=_largest(step.peak_memory_bytes for step in steps),
             peak_memory_total_bytes=peak_memory_total_bytes,
-            placement={item.worker: {"host": item.host, "pid": item.pid} for item in workers},
+            placement={} if self.placed is None else _placement(self.placed),
             versions=(dict(workers[0].versions) if workers else {}) | {"ray": ray.__version__},
             restarts=0,
             first_error=first_error,
@@ -108,6 +125,20 @@ def outcome(tally: Tally, raised: BaseException | None) -> tuple[Status, str | N
     if tally.ended is None:
         return "failed", "the run has ended without an outcome"
     return tally.ended.status, None
+
+
+def _placement(placed: RunPlaced) -> dict[str, dict[str, Any]]:
+    return {
+        seat.worker: {
+            "host": seat.host,
+            "node": seat.node,
+            "pid": seat.pid,
+            "gpu": seat.gpu,
+            "device": seat.device,
+            "nics": list(seat.nics),
+        }
+        for seat in placed.seats
+    }
 
 
 def _rate(steps: list[StepResult]) -> float:

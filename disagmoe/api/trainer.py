@@ -10,6 +10,7 @@ from disagmoe.actors.events import (
     EvalResult,
     Event,
     RunEnded,
+    RunPlaced,
     RunStarted,
     ScheduleTuned,
     StepResult,
@@ -18,13 +19,22 @@ from disagmoe.actors.events import (
 from disagmoe.api.callback import Callback
 from disagmoe.api.preflight import preflight
 from disagmoe.api.result import Result, RunFailedError
-from disagmoe.api.rundir import METRICS_FILE, MetricsLog, RunDir, check_free, default_run_dir
+from disagmoe.api.rundir import (
+    METRICS_FILE,
+    MetricsLog,
+    RunDir,
+    check_free,
+    check_lasting,
+    default_run_dir,
+    run_id,
+)
 from disagmoe.api.tally import Tally, outcome
+from disagmoe.cluster.join import Target, choose, joined
 from disagmoe.cluster.processes import PeakMemory
-from disagmoe.cluster.session import local_session
+from disagmoe.cluster.session import run_session
 from disagmoe.cluster.signals import deferred, sigterm_raises
 from disagmoe.config.run import RunConfig
-from disagmoe.errors import WorkerError
+from disagmoe.errors import PlacementError, WorkerError
 from disagmoe.runtime.trace import TRACE_FILE, write_trace
 
 STOP_GRACE_S = 10.0
@@ -44,7 +54,8 @@ class Trainer:
         """`run_dir` must be new or empty; None takes `runs/NAME-DATE-TIME`."""
         self._config = config
         self._callbacks = tuple(callbacks)
-        self.run_dir = Path(run_dir or default_run_dir(config.name, time.localtime())).absolute()
+        self._given_dir = Path(run_dir or default_run_dir(config.name, time.localtime()))
+        self.run_dir = self._given_dir.absolute()
 
     def fit(self) -> Result:
         """Train, and return the result, which is `result.json` in the run directory as well.
@@ -55,25 +66,31 @@ class Trainer:
 
         Raises:
             ConfigError, DataError: the run cannot start; nothing is written.
-            PlacementError: this machine cannot hold the workers.
+            PlacementError: the workers have no place, or cannot run where they are.
             RunFailedError: a worker failed. It carries the result.
         """
         began_s = time.monotonic()
+        target = choose(self._config.cluster, os.environ)
+        check_lasting(self._given_dir, os.environ)
         check_free(self.run_dir)
-        config = preflight(self._config)
+        with joined(target) as there:
+            return self._fit(there, began_s)
+
+    def _fit(self, target: Target, began_s: float) -> Result:
+        config = preflight(self._config, target)
         run_dir = RunDir(self.run_dir, config)
         tally = Tally()
         raised: BaseException | None = None
         with sigterm_raises(), PeakMemory(os.getpid()) as memory:
             try:
-                self._train(config, run_dir, tally)
+                self._train(config, target, run_dir, tally)
             except BaseException as error:  # noqa: BLE001 - raised again once the result is written
                 raised = error
         status, first_error = outcome(tally, raised)
         result = tally.result(
             status,
             first_error=first_error,
-            peak_memory_total_bytes=memory.peak_bytes,
+            peak_memory_total_bytes=memory.peak_bytes + (0 if target.is_own else tally.peak_bytes),
             elapsed_s=time.monotonic() - began_s,
             path=run_dir.path,
         )
@@ -83,16 +100,20 @@ class Trainer:
             callback.on_end(result)
         if raised is not None and not isinstance(raised, WorkerError):
             raise raised
+        if status == "failed" and tally.unfit:
+            raise PlacementError(first_error)
         if status == "failed":
             raise RunFailedError(result) from raised
         return result
 
-    def _train(self, config: RunConfig, run_dir: RunDir, tally: Tally) -> None:
+    def _train(self, config: RunConfig, target: Target, run_dir: RunDir, tally: Tally) -> None:
         for callback in self._callbacks:
             callback.on_begin(config, run_dir.path)
+        name = run_id(run_dir.path)
+        self._say(f"uses {target}" + ("" if target.is_own else f", where its name is {name}"))
         with (
             closing(MetricsLog(run_dir.path / METRICS_FILE, config)) as metrics,
-            local_session(config, str(run_dir.path)) as session,
+            run_session(config, str(run_dir.path), target, name, self._say) as session,
         ):
             try:
                 self._follow(session.events(), tally, metrics, run_dir)
@@ -103,6 +124,10 @@ class Trainer:
                     events = session.events(for_s=STOP_GRACE_S)
                     self._follow(events, tally, metrics, run_dir)
                 raise
+
+    def _say(self, text: str) -> None:
+        for callback in self._callbacks:
+            callback.on_notice(text)
 
     def _follow(
         self, events: Iterable[Event], tally: Tally, metrics: MetricsLog, run_dir: RunDir
@@ -118,7 +143,7 @@ class Trainer:
                     run_dir.write_config(event.config)
                 case StepTraced():
                     write_trace(self.run_dir / TRACE_FILE, tally.traces)
-                case RunStarted() | RunEnded():
+                case RunPlaced() | RunStarted() | RunEnded():
                     pass
             for callback in self._callbacks:
                 _tell(callback, event)
@@ -126,6 +151,8 @@ class Trainer:
 
 def _tell(callback: Callback, event: Event) -> None:
     match event:
+        case RunPlaced():
+            callback.on_place(event)
         case RunStarted():
             callback.on_start(event)
         case StepResult():

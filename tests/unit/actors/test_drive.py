@@ -1,26 +1,28 @@
 """The driving loop against a crew without processes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from disagmoe.actors.drive import QUEUED_CALLS, Drive, Retune, Traces
+from disagmoe.actors.drive import QUEUED_CALLS, Drive, Retune, Settle, Traces
 from disagmoe.actors.events import (
     EvalResult,
     Event,
     RunEnded,
+    RunPlaced,
     RunStarted,
     ScheduleTuned,
     StepResult,
     StepTraced,
 )
 from disagmoe.actors.inquest import Inquest
-from disagmoe.actors.messages import Call, Outcome, WorkerAssignment
+from disagmoe.actors.messages import Call, FailureKind, Located, Outcome, WorkerAssignment
 from disagmoe.config.load import override
 from disagmoe.config.run import RunConfig
+from disagmoe.errors import PlacementError
 from disagmoe.runtime.trace import WorkerTrace
 from tests.unit.actors.fakes import FakeClock, FakeCrew, failure, good_outcome, step_report
 
@@ -35,13 +37,28 @@ def no_retune(steps: Sequence[Traces]) -> Any:
     raise AssertionError("nothing was profiled")
 
 
+PLACED = RunPlaced(seats=())
+PLACES = [cast(WorkerAssignment, object())]
+
+
+def settle(located: Mapping[str, Located]) -> tuple[RunPlaced, Sequence[WorkerAssignment]]:
+    assert list(located) == ["A0.0", "F0.0"]
+    return PLACED, PLACES
+
+
 def run(crew: FakeCrew, clock: FakeClock, *sets: str) -> list[Event]:
     return list(drive(crew, clock, *sets).events())
 
 
-def drive(crew: FakeCrew, clock: FakeClock, *sets: str, retune: Retune = no_retune) -> Drive:
+def drive(
+    crew: FakeCrew,
+    clock: FakeClock,
+    *sets: str,
+    settle: Settle = settle,
+    retune: Retune = no_retune,
+) -> Drive:
     inquest = Inquest(lambda text: "stacks.txt", clock)
-    return Drive(config(*sets), crew, inquest, retune, clock)
+    return Drive(config(*sets), crew, inquest, settle, retune, clock)
 
 
 def test_a_run_to_its_end() -> None:
@@ -49,6 +66,7 @@ def test_a_run_to_its_end() -> None:
     crew = FakeCrew(clock)
     events = run(crew, clock, "train.eval.every=3")
     assert [type(event) for event in events] == [
+        RunPlaced,
         RunStarted,
         StepResult,
         StepResult,
@@ -117,6 +135,7 @@ def test_programs_change_between_steps_and_after_all_calls_before() -> None:
     sets = (*PROFILED, "train.eval.every=3", "trace.first_step=2", "trace.steps=2")
     events = list(drive(crew, clock, *sets, retune=retune).events())
     assert [str(call) for call in crew.started] == [
+        "placement",
         "start-up",
         "step 0",
         "step 1",
@@ -128,7 +147,7 @@ def test_programs_change_between_steps_and_after_all_calls_before() -> None:
         "step 5",
         "evaluation after step 5",
     ]
-    assert crew.assigned == [ASSIGNMENTS]
+    assert crew.assigned == [PLACES, ASSIGNMENTS]
     traces = [{w: WorkerTrace(step, (), ()) for w in crew.workers} for step in range(4)]
     assert seen == [traces[1:3]]
     assert [e for e in events if isinstance(e, StepTraced)] == [
@@ -167,7 +186,21 @@ def test_a_worker_that_cannot_change_its_programs_ends_the_run() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["setup", "step", "eval"])
+def test_workers_that_are_in_the_wrong_place_end_the_run() -> None:
+    def refuse(located: Mapping[str, Located]) -> Any:
+        raise PlacementError("F0.0 on 10.0.0.2 (node 1) sees 0 GPUs\nF0.1 too")
+
+    clock = FakeClock()
+    crew = FakeCrew(clock)
+    (ended,) = drive(crew, clock, settle=refuse).events()
+    assert isinstance(ended, RunEnded)
+    (found,) = ended.failures
+    assert (found.worker, found.kind) == ("F0.0", FailureKind.UNFIT)
+    assert found.message == "F0.0 on 10.0.0.2 (node 1) sees 0 GPUs\nF0.1 too"
+    assert crew.killed == 1
+
+
+@pytest.mark.parametrize("kind", ["locate", "setup", "step", "eval"])
 def test_a_failure_ends_the_run_with_its_cause_in_front(kind: str) -> None:
     def answer(call: Call, worker: str) -> Outcome:
         if call.kind != kind:
@@ -186,6 +219,7 @@ def test_a_failure_ends_the_run_with_its_cause_in_front(kind: str) -> None:
 @pytest.mark.parametrize(
     ("call", "limit_s", "name"),
     [
+        (Call("locate"), 180, "placement"),
         (Call("setup"), 180, "start-up"),
         (Call("step", 0), 1800, "step 0"),
         (Call("step", 2), 600, "step 2"),

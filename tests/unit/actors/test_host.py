@@ -10,7 +10,9 @@ import pytest
 from disagmoe.actors.host import WorkerHost
 from disagmoe.actors.messages import (
     Adopted,
+    Call,
     FailureKind,
+    Located,
     Started,
     Stopped,
     WorkerAssignment,
@@ -18,7 +20,7 @@ from disagmoe.actors.messages import (
 )
 from disagmoe.runtime.report import EvalReport
 from disagmoe.runtime.step import WorkerRuntime
-from tests.unit.actors.fakes import step_report
+from tests.unit.actors.fakes import good_outcome, step_report
 
 CONFIG = SimpleNamespace(parallel=SimpleNamespace(attention_weights=[1.0, 2.0]))
 ASSIGNMENT = cast(
@@ -91,6 +93,17 @@ def test_calls_reach_the_runtime() -> None:
         "request_stop",
         "close",
     ]
+
+
+def test_a_worker_says_where_it_is_before_it_is_set_up() -> None:
+    def find(assignment: WorkerAssignment) -> Located:
+        found = good_outcome(Call("locate"), assignment.worker)
+        assert isinstance(found, Located)
+        return found
+
+    host = WorkerHost(lambda _: cast(WorkerRuntime, FakeRuntime()), find)
+    assert host.locate(ASSIGNMENT) == good_outcome(Call("locate"), "A0.1")
+    assert (host.ping().worker, host.ping().call) == ("A0.1", "placement")
 
 
 def test_after_a_failure_no_call_is_made() -> None:

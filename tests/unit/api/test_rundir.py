@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
 import pytest
 
-from disagmoe.api.rundir import MetricsLog, RunDir, check_free, default_run_dir
+from disagmoe.api.rundir import MetricsLog, RunDir, check_free, default_run_dir, run_id
 from disagmoe.api.tally import Tally
 from disagmoe.config.load import override
 from disagmoe.config.run import RunConfig
@@ -25,6 +26,13 @@ def config() -> RunConfig:
 def test_a_run_that_is_not_told_goes_below_runs() -> None:
     now = time.strptime("2030-01-02 03:04:05", "%Y-%m-%d %H:%M:%S")
     assert default_run_dir("tiny", now) == Path("runs/tiny-20300102-030405")
+
+
+def test_a_run_has_a_name_of_its_own_in_ray() -> None:
+    names = {run_id(Path("/runs/my run!")) for _ in range(2)}
+    assert len(names) == 2
+    assert all(re.fullmatch(r"my-run-[0-9a-f]{8}", name) for name in names)
+    assert run_id(Path("/")).startswith("run-")
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -10,7 +10,7 @@ from disagmoe.actors.messages import FailureKind, WorkerFailure
 from disagmoe.api.result import Result
 from disagmoe.api.tally import Tally, outcome
 from disagmoe.errors import PlacementError
-from tests.unit.api.runs import SHARES, evaluation, started, step
+from tests.unit.api.runs import SHARES, evaluation, placed, started, step
 
 FAILED = RunEnded(
     status="failed",
@@ -33,6 +33,7 @@ def result_of(*events: Event) -> Result:
 
 def test_a_whole_run() -> None:
     events = (
+        placed(),
         started(),
         step(0, step_s=50.0),
         step(1, step_s=1.0, skipped="because"),
@@ -60,8 +61,22 @@ def test_a_whole_run() -> None:
         peak_memory_bytes={"A0.0": 1003, "F0.0": 900},
         peak_memory_total_bytes=7,
         placement={
-            "A0.0": {"host": "127.0.0.1", "pid": 11},
-            "F0.0": {"host": "127.0.0.1", "pid": 12},
+            "A0.0": {
+                "host": "10.0.0.1",
+                "node": "a" * 20,
+                "pid": 11,
+                "gpu": 3,
+                "device": "NVIDIA H800",
+                "nics": ["mlx5_3", "mlx5_4"],
+            },
+            "F0.0": {
+                "host": "10.0.0.2",
+                "node": "b" * 20,
+                "pid": 11,
+                "gpu": None,
+                "device": "cpu",
+                "nics": [],
+            },
         },
         versions={"python": "3.12.1", "ray": ray.__version__},
         restarts=0,

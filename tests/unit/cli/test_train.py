@@ -70,6 +70,17 @@ def test_config_settings_and_directory_reach_the_trainer(monkeypatch: pytest.Mon
     assert outcome.stderr.splitlines()[0] == "ok: 0 steps in 1.0 s"
 
 
+def test_the_address_of_a_ray_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, trainers = train(monkeypatch, result, "--address", "10.0.0.1:6379")
+    assert trainers.config is not None
+    assert trainers.config.cluster.address == "10.0.0.1:6379"
+    outcome, _ = train(monkeypatch, result, "--address", "http://head:8265")
+    assert isinstance(outcome.exception, ConfigError)
+    assert str(outcome.exception).startswith(
+        f'{TINY}: cluster.address = "http://head:8265"; expected HOST:PORT, "auto", "local" or ""'
+    )
+
+
 def test_json_prints_the_result_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, trainers = train(monkeypatch, result, "--json")
     assert outcome.stdout == result().to_json() + "\n"
