@@ -1,22 +1,22 @@
-"""A Ray cluster of five nodes and a head on this machine, with a job server."""
+"""A Ray cluster of five nodes on this machine, the head among them, with a job server."""
 
 import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from disagmoe.cluster.environment import environment, ray_variables
 
+CPUS = 2
+GPUS_OF_FIRST = 2  # that it only claims to have
 ROLES: tuple[dict[str, float], ...] = (
     {"attention_node": 1, "accelerator_type:H100": 1},
-    {"attention_node": 1},
-    {"expert_node": 1},
-    {"expert_node": 1},
     {"attention_node": 1, "expert_node": 1},
+    {"expert_node": 1},
+    {"expert_node": 1},
 )
-CPUS = 2
-GPUS_OF_FIRST = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,22 @@ class FiveNodes:
 
 
 @contextmanager
-def five_nodes(package: str) -> Iterator[FiveNodes]:
-    """Start the cluster, whose processes find the package in the folder `package`; end it."""
-    with tempfile.TemporaryDirectory(prefix="dm5", dir="/tmp") as folder:
-        variables = {**ray_variables(threads=1), "RAY_TMPDIR": folder, "PYTHONPATH": package}
-        with environment(variables):
-            # reads RAY_TMPDIR when it is imported
-            from ray.cluster_utils import Cluster
+def five_nodes(package: Path) -> Iterator[FiveNodes]:
+    """Start the cluster, whose processes find the package in the folder `package`; end it.
 
-            port = _free_port()
+    Ports that Ray would choose alike for all heads of a machine are chosen here.
+    """
+    with tempfile.TemporaryDirectory(prefix="dm5", dir="/tmp") as folder:
+        variables = ray_variables(threads=1) | {"RAY_TMPDIR": folder, "PYTHONPATH": str(package)}
+        with environment(variables):
+            from ray.cluster_utils import Cluster  # reads RAY_TMPDIR when it is imported
+
+            dashboard, agent = _free_port(), _free_port()
             head = {
                 "num_cpus": CPUS,
                 "include_dashboard": True,
-                "dashboard_port": port,
+                "dashboard_port": dashboard,
+                "dashboard_agent_listen_port": agent,
             }
             cluster = Cluster(initialize_head=True, head_node_args=head)
             try:
@@ -50,7 +53,7 @@ def five_nodes(package: str) -> Iterator[FiveNodes]:
                     gpus = GPUS_OF_FIRST if index == 0 else 0
                     cluster.add_node(wait=False, num_cpus=CPUS, num_gpus=gpus, resources=role)
                 cluster.wait_for_nodes()
-                yield FiveNodes(cluster.address, f"http://127.0.0.1:{port}", variables)
+                yield FiveNodes(cluster.address, f"http://127.0.0.1:{dashboard}", variables)
             finally:
                 cluster.shutdown()
 
