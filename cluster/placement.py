@@ -1,6 +1,7 @@
 """Nodes for a run: one placement group, one bundle per node, gone with the block or the script."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -121,8 +122,10 @@ def _places(
     group: PlacementGroup, asked: Sequence[Bundle], nodes: Sequence[Node]
 ) -> dict[str, Place]:
     node_of = placement_group_table(group)["bundles_to_node_id"]
-    check_disjoint(asked, [node_of[index] for index in range(len(asked))], nodes)
+    given = [node_of[index] for index in range(len(asked))]
+    check_disjoint(asked, given, nodes)
     by_id = {node.id: node for node in nodes}
+    mine = [by_id[node] for node in given]
     return {
         worker: Place(
             node=node.id,
@@ -131,8 +134,8 @@ def _places(
             all_gpus=int(bundle.gpus) == node.gpus,
             strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
         )
-        for index, bundle in enumerate(asked)
-        for node in (by_id[node_of[index]],)
+        for bundle, index in zip(asked, by_address(asked, mine), strict=True)
+        for node in (mine[index],)
         for worker in bundle.workers
     }
 
@@ -162,3 +165,26 @@ def _remove(group: PlacementGroup) -> None:
         remove_placement_group(group)
     except RayError:  # the cluster has gone, and the group with it
         log.warning("the placement group could not be removed", exc_info=True)
+
+
+def by_address(asked: Sequence[Bundle], given: Sequence[Node]) -> list[int]:
+    """Return for each of `asked` the bundle, by index, that its workers take, when bundle i is on
+    node `given[i]`.
+
+    Bundles that ask for the same are exchanged so that workers follow their hosts' addresses,
+    whichever way Ray has placed them: a run that starts again finds its ranks where they were.
+    """
+    alike: dict[tuple[str, int], list[int]] = {}
+    for index, bundle in enumerate(asked):
+        alike.setdefault((str(bundle), len(bundle.workers)), []).append(index)
+    taken = list(range(len(asked)))
+    for indices in alike.values():
+        ordered = sorted(indices, key=lambda index: _order(given[index]))
+        for place, index in zip(indices, ordered, strict=True):
+            taken[place] = index
+    return taken
+
+
+def _order(node: Node) -> tuple[list[int], str, str]:
+    """Address by number, so that 10.0.0.9 comes before 10.0.0.10."""
+    return [int(part) for part in re.findall(r"\d+", node.host)], node.host, node.id

@@ -1,6 +1,7 @@
 """Nodes for a run, from a Ray that is told what to do."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from disagmoe.cluster import placement
 from disagmoe.cluster.bundles import Bundle
 from disagmoe.cluster.nodes import Holder, Node
-from disagmoe.cluster.placement import check_disjoint, placed
+from disagmoe.cluster.placement import by_address, check_disjoint, placed
 from disagmoe.errors import (
     PlacementBusy,
     PlacementError,
@@ -184,3 +185,29 @@ def test_what_ray_gives_is_checked(given: list[int], problem: str) -> None:
         check_disjoint(ASKED, [f"{number:x}" * 16 for number in given], nodes)
     assert str(caught.value) == problem
     check_disjoint(ASKED, [both.id, nodes[1].id], nodes)
+
+
+def hosts(*numbers: int) -> list[Node]:
+    return [
+        replace(node(index), host=f"10.0.0.{number}")
+        for index, number in enumerate(numbers, start=1)
+    ]
+
+
+def test_workers_of_a_side_follow_the_addresses_of_their_hosts() -> None:
+    """Ray puts equal bundles where it likes; a run that starts again finds its ranks in place."""
+    asked = [
+        Bundle(side=side, workers=(f"{side}{rank}",), cpus=1.0)
+        for side, count in ((Side.ATTENTION, 3), (Side.EXPERT, 2))
+        for rank in range(count)
+    ]
+    assert by_address(asked, hosts(10, 9, 1, 12, 11)) == [2, 1, 0, 4, 3]
+
+
+def test_bundles_that_ask_for_more_keep_their_own_nodes() -> None:
+    asked = [
+        ASKED[0],
+        Bundle(side=Side.ATTENTION, workers=("A0.2",), cpus=1.0),
+        Bundle(side=Side.ATTENTION, workers=("A0.3", "A0.4"), cpus=2.0, accelerator="H800"),
+    ]
+    assert by_address(asked, hosts(3, 2, 1)) == [0, 1, 2]
