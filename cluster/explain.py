@@ -1,6 +1,7 @@
 """Why workers have no place, in words: Ray itself cannot say why a placement group waits."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from disagmoe.cluster.bundles import SIDE_NAMES, Bundle
 from disagmoe.cluster.matching import Resources, in_total, most_placed, now_free
@@ -166,19 +167,28 @@ def _way_out(asked: Sequence[Bundle], nodes: Sequence[Node], nearest: Sequence[s
     ways = []
     if nearest:
         ways.append(f"the nearest config that fits has {', '.join(nearest)}")
-    sides = [bundle.side for bundle in asked if bundle.side is not None]
-    for side, name in NODE_RESOURCES.items():
-        offered = sum(node.total.get(name, 0) >= 1 for node in nodes)
-        short = sides.count(side) - offered
-        if short > 0:
-            ways.append(
-                f"start {short} more node{'s' if short > 1 else ''} with "
-                f"`ray start --address HEAD:6379 --resources '{{\"{name}\": 1}}'`"
-            )
+    starts = [
+        f"start {count} more node{'s' if count > 1 else ''} with "
+        f"`ray start --address HEAD:6379 --resources '{{\"{name}\": 1}}'`"
+        for name, count in _nodes_missing(asked, nodes)
+    ]
+    if starts:
+        ways.append(" and ".join(starts))
     if not ways:
         ways.append(
             "ask for less per node, or start nodes that have it"
-            if sides
+            if any(bundle.side is not None for bundle in asked)
             else 'give Ray more of this machine, or use cluster.mode = "cluster"'
         )
     return "; or ".join(ways)
+
+
+def _nodes_missing(asked: Sequence[Bundle], nodes: Sequence[Node]) -> Iterator[tuple[str, int]]:
+    """How many nodes that offer which resource are too few, whatever else they have; a node that
+    offers two is one node all the same."""
+    bare = [replace(bundle, cpus=0.0, gpus=0.0, accelerator="") for bundle in asked]
+    found = most_placed(bare, nodes, in_total)
+    missing = [b.side for i, b in enumerate(bare) if i not in found and b.side is not None]
+    for side, name in NODE_RESOURCES.items():
+        if side in missing:
+            yield name, missing.count(side)

@@ -1,4 +1,4 @@
-"""A Ray cluster of five nodes on this machine, the head among them, with a job server."""
+"""A Ray cluster on this machine: a head with a job server, and five nodes for workers."""
 
 import socket
 import tempfile
@@ -8,15 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disagmoe.cluster.environment import environment, ray_variables
+from disagmoe.units import MIB
 
 CPUS = 2
 GPUS_OF_FIRST = 2  # that it only claims to have
+_OBJECT_STORE_BYTES = 80 * MIB  # Ray takes no less than 75
 ROLES: tuple[dict[str, float], ...] = (
     {"attention_node": 1, "accelerator_type:H100": 1},
+    {"attention_node": 1},
     {"attention_node": 1, "expert_node": 1},
     {"expert_node": 1},
     {"expert_node": 1},
 )
+"""What the nodes offer. Of two small runs at once neither can be in the way of the other, whichever
+of these each is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +46,9 @@ def five_nodes(package: Path) -> Iterator[FiveNodes]:
             from ray.cluster_utils import Cluster  # reads RAY_TMPDIR when it is imported
 
             dashboard, agent = _free_port(), _free_port()
+            small = {"num_cpus": CPUS, "object_store_memory": _OBJECT_STORE_BYTES}
             head = {
-                "num_cpus": CPUS,
+                **small,
                 "include_dashboard": True,
                 "dashboard_port": dashboard,
                 "dashboard_agent_listen_port": agent,
@@ -51,7 +57,7 @@ def five_nodes(package: Path) -> Iterator[FiveNodes]:
             try:
                 for index, role in enumerate(ROLES):
                     gpus = GPUS_OF_FIRST if index == 0 else 0
-                    cluster.add_node(wait=False, num_cpus=CPUS, num_gpus=gpus, resources=role)
+                    cluster.add_node(wait=False, num_gpus=gpus, resources=role, **small)
                 cluster.wait_for_nodes()
                 yield FiveNodes(cluster.address, f"http://127.0.0.1:{dashboard}", variables)
             finally:
