@@ -6,7 +6,7 @@ from disagmoe.actors.startup import open_data
 from disagmoe.cluster.local import check_local
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
-from disagmoe.data.storage import Location
+from disagmoe.storage import Location
 
 
 def preflight(config: RunConfig) -> RunConfig:
