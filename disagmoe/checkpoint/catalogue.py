@@ -7,8 +7,7 @@ short: nobody reads it, and the next run that saves into the folder deletes it.
 import re
 from collections.abc import Sequence
 
-from disagmoe.checkpoint.manifest import MANIFEST
-from disagmoe.checkpoint.part import SUFFIX
+from disagmoe.checkpoint.manifest import MANIFEST, SUFFIX
 from disagmoe.errors import CheckpointError
 from disagmoe.storage import TEMPORARY, Location, reason_of
 

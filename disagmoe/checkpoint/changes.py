@@ -41,6 +41,25 @@ def check_same_model(config: RunConfig, saved: RunConfig, place: object) -> None
         )
 
 
+def thawed(saved: RunConfig) -> RunConfig:
+    """Return `saved` with what was found for it left open again, to change it; `frozen` is the
+    inverse where nothing is changed."""
+    open_again = {
+        "in_flight": 0,
+        "costs": USUAL,
+        "attention_shares": [],
+        "profile": "auto",
+        "residual": "auto",
+    }
+    machine = {"device": "auto", "transport": "auto"}
+    return saved.model_copy(
+        update={
+            "parallel": saved.parallel.model_copy(update=open_again),
+            "cluster": saved.cluster.model_copy(update=machine),
+        }
+    )
+
+
 def frozen(config: RunConfig, saved: RunConfig) -> RunConfig:
     """Return `config` with what `saved` has found put where `config` leaves it open: the precision,
     and where both divide the same work alike, costs, depth and shares, so that the same programs

@@ -1,15 +1,15 @@
 """From the parts of all workers to a complete checkpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from disagmoe.checkpoint.blocks import BLOCK_BYTES
 from disagmoe.checkpoint.manifest import (
     FORMAT_VERSION,
-    DataPosition,
+    Done,
     Manifest,
     ParameterEntry,
-    Progress,
     write_manifest,
 )
 from disagmoe.checkpoint.part import Part
@@ -22,8 +22,8 @@ def commit(
     place: Location,
     parts: Sequence[Part],
     *,
-    progress: Progress,
-    data: DataPosition,
+    done: Done,
+    data: Mapping[str, Any],
     config: RunConfig,
     programs_sha256: str,
     versions: dict[str, str],
@@ -36,8 +36,8 @@ def commit(
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        progress=progress,
-        data=data,
+        done=done,
+        data=dict(data),
         config=config.model_dump(),
         programs_sha256=programs_sha256,
         versions=versions,

@@ -44,34 +44,44 @@ def find(text: str) -> Found:
         ConfigError, StorageError: D is not there or cannot be read.
         CheckpointError: it has no such complete checkpoint, or the manifest is damaged.
     """
+    folder, steps = complete_in(text)
+    return Found(folder, read_manifest(step_place(folder.place, steps[-1])))
+
+
+def complete_in(text: str) -> tuple[Folder, list[int]]:
+    """Return the folder that `D[@STEP]` means, and the steps of its complete checkpoints, at least
+    one, ascending; with STEP that one alone.
+
+    Raises ConfigError, StorageError, CheckpointError as `find` does, but for a damaged manifest.
+    """
+    folder, step = _asked_for(text)
+    steps = complete_steps(folder.place)
+    if step in steps:
+        return folder, [step]
+    if step is not None:
+        has = f"it has {names(steps)}" if steps else "it has none"
+        raise CheckpointError(f"{folder.place}: has no complete checkpoint step-{step}; {has}")
+    if not steps:
+        raise CheckpointError(
+            f"{text}: holds no complete checkpoint (looked for {folder.place}/step-N/{MANIFEST})"
+        )
+    return folder, steps
+
+
+def _asked_for(text: str) -> tuple[Folder, int | None]:
+    """Return the folder that `D[@STEP]` means, and its step, None for the last one.
+
+    Raises ConfigError, StorageError where D cannot be read, or names two steps.
+    """
     match = _AT_STEP.fullmatch(text)
     where, step = (match[1], int(match[2])) if match else (text, None)
     place = Location.parse(where)
     own_step = step_of(place)
-    if own_step is not None:
-        if step not in (None, own_step):
-            raise ConfigError(f"{text}: names two steps; give the folder or the step")
-        folder, step = folder_of(place.parent), own_step
-    else:
-        folder = folder_of(place)
-    if step is None:
-        return latest(folder, asked=where)
-    steps = complete_steps(folder.place)
-    if step not in steps:
-        has = f"it has {names(steps)}" if steps else "it has none"
-        raise CheckpointError(f"{folder.place}: has no complete checkpoint step-{step}; {has}")
-    return Found(folder, read_manifest(step_place(folder.place, step)))
-
-
-def latest(folder: Folder, *, asked: str) -> Found:
-    """Return the last complete checkpoint of `folder`. Raises CheckpointError where there is none;
-    `asked` is what the user calls it."""
-    found = latest_if_any(folder)
-    if found is None:
-        raise CheckpointError(
-            f"{asked}: holds no complete checkpoint (looked for {folder.place}/step-N/{MANIFEST})"
-        )
-    return found
+    if own_step is None:
+        return folder_of(place), step
+    if step not in (None, own_step):
+        raise ConfigError(f"{text}: names two steps; give the folder or the step")
+    return folder_of(place.parent), own_step
 
 
 def latest_if_any(folder: Folder) -> Found | None:

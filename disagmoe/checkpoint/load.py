@@ -8,7 +8,7 @@ import torch
 
 from disagmoe.checkpoint.blocks import REMEDY, HashedReader
 from disagmoe.checkpoint.manifest import FileEntry, Manifest
-from disagmoe.checkpoint.part import random_name, tensor_name
+from disagmoe.checkpoint.part import random_device, tensor_name
 from disagmoe.checkpoint.slices import Kind, Slice, uncovered
 from disagmoe.checkpoint.tensors import Stored, read_elements, read_header
 from disagmoe.errors import CheckpointError
@@ -64,22 +64,19 @@ def load(place: Location, manifest: Manifest, wanted: Iterable[Wanted]) -> None:
                 read_elements(reader, stored, read.start - read.stored_from, read.target)
 
 
-def load_random(
-    place: Location, manifest: Manifest, worker: str, device: str
-) -> torch.Tensor | None:
-    """Return the state of the random numbers of a type of device that `worker` saved, or None where
-    no worker of this name has saved any. Raises CheckpointError for a damaged file."""
-    name = random_name(device)
+def load_random(place: Location, manifest: Manifest, worker: str) -> dict[str, torch.Tensor]:
+    """Return the states of random numbers that `worker` saved, by type of device; {} where no
+    worker of this name has saved any. Raises CheckpointError for a damaged file."""
+    states = {}
     for entry in manifest.files:
         if entry.worker == worker:
             with HashedReader(place, entry, manifest.block_bytes) as reader:
-                stored = read_header(reader).get(name)
-                if stored is None:
-                    return None
-                state = torch.empty(stored.count, dtype=stored.dtype)
-                read_elements(reader, stored, 0, state)
-                return state
-    return None
+                for name, stored in read_header(reader).items():
+                    device = random_device(name)
+                    if device is not None:
+                        states[device] = torch.empty(stored.count, dtype=stored.dtype)
+                        read_elements(reader, stored, 0, states[device])
+    return states
 
 
 def _reads(place: Location, manifest: Manifest, item: Wanted) -> Iterable[tuple[int, _Read]]:

@@ -1,9 +1,10 @@
 """`manifest.json`: what a checkpoint holds and where; its presence says that all of it is there."""
 
 import json
+import math
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from disagmoe.checkpoint.slices import Shape
 from disagmoe.config.base import Section
@@ -13,6 +14,12 @@ from disagmoe.storage import Location, reason_of
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+SUFFIX = ".safetensors"
+
+
+def file_name(worker: str) -> str:
+    """Name of the file that `worker` writes."""
+    return f"{worker}{SUFFIX}"
 
 
 class FileEntry(Section):
@@ -37,35 +44,7 @@ class ParameterEntry(Section):
     """First element, end, and index of the file, for each part; elements count row by row."""
 
 
-class PathPosition(Section):
-    """How far one path of prepared data has been read."""
-
-    path: str
-    """As in `data.paths`."""
-    fingerprint: str
-    """Hash of its tokens."""
-    order: str
-    """Hash of all that decides the order of its sequences."""
-    epoch: int
-    """Times that all of it has been read."""
-    position: int
-    """Sequences read of that epoch."""
-    sequences: int
-    """Sequences read over all epochs."""
-
-
-class DataPosition(Section):
-    """Which sequence comes next."""
-
-    mixed: int = 0
-    """Sequences that the mix of paths has given since it began."""
-    weights: list[float] = Field(default_factory=list)
-    """Shares of the paths in the mix."""
-    paths: list[PathPosition] = Field(default_factory=list)
-    """One for each of `data.paths`."""
-
-
-class Progress(Section):
+class Done(Section):
     """What a run has done."""
 
     step: int
@@ -85,10 +64,10 @@ class Manifest(Section):
     """Version of this format."""
     saved_at: str
     """Time of the commit, ISO 8601, UTC."""
-    progress: Progress
+    done: Done
     """How far the run was."""
-    data: DataPosition
-    """Where the data stood."""
+    data: dict[str, Any]
+    """Where the data stood, in the words of who reads it."""
     config: dict[str, Any]
     """The resolved config, with what was measured."""
     programs_sha256: str
@@ -105,12 +84,17 @@ class Manifest(Section):
     @property
     def step(self) -> int:
         """Steps done."""
-        return self.progress.step
+        return self.done.step
 
     @property
     def size_bytes(self) -> int:
         """Of all files together."""
         return sum(file.size_bytes for file in self.files)
+
+    @property
+    def parameter_count(self) -> int:
+        """Elements of all parameters."""
+        return sum(math.prod(entry.shape) for entry in self.parameters.values())
 
     def run_config(self) -> RunConfig:
         """Return the config of the run that was saved.

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import torch
 
 from disagmoe.checkpoint.blocks import BLOCK_BYTES, HashedWriter
-from disagmoe.checkpoint.manifest import FORMAT_VERSION, FileEntry
+from disagmoe.checkpoint.manifest import FORMAT_VERSION, FileEntry, file_name
 from disagmoe.checkpoint.slices import Kind, Slice
 from disagmoe.checkpoint.tensors import write_tensors
 from disagmoe.errors import CheckpointError
 from disagmoe.storage import Location, reason_of
 from disagmoe.units import format_bytes
 
-SUFFIX = ".safetensors"
+_RANDOM = "random/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,6 @@ class Part:
     slices: tuple[Slice, ...]
 
 
-def file_name(worker: str) -> str:
-    """Name of the file of `worker`."""
-    return f"{worker}{SUFFIX}"
-
-
 def tensor_name(kind: Kind, parameter: str) -> str:
     """Name of a tensor in the file."""
     return f"{kind}/{parameter}"
@@ -45,7 +40,12 @@ def tensor_name(kind: Kind, parameter: str) -> str:
 
 def random_name(device: str) -> str:
     """Name of the state of the random numbers of a type of device."""
-    return f"random/{device}"
+    return f"{_RANDOM}{device}"
+
+
+def random_device(name: str) -> str | None:
+    """The inverse of `random_name`; None for the name of another tensor."""
+    return name.removeprefix(_RANDOM) if name.startswith(_RANDOM) else None
 
 
 def write_part(

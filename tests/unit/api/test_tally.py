@@ -44,6 +44,7 @@ def test_a_whole_run() -> None:
     )
     assert result_of(*events) == Result(
         status="ok",
+        first_step=0,
         steps=4,
         skipped_steps=1,
         first_loss=5.0,

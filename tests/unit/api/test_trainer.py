@@ -36,6 +36,7 @@ class FakeSession:
         self._script = script
         self.stop_requested = False
         self.open = False
+        self.given: dict[str, Any] = {}
 
     def events(self, for_s: float = float("inf")) -> Iterator[Event]:
         while self._script:
@@ -88,8 +89,8 @@ class Setting:
         session = self.session = FakeSession(list(script))
 
         @contextmanager
-        def open_session(config: RunConfig, run_dir: str) -> Iterator[FakeSession]:
-            session.open = True
+        def open_session(config: RunConfig, run_dir: str, **given: Any) -> Iterator[FakeSession]:
+            session.open, session.given = True, given
             try:
                 yield session
             finally:
@@ -128,7 +129,9 @@ def test_a_run_to_its_end(setting: Setting) -> None:
 
 def test_a_tuned_config_is_that_of_the_run_directory(setting: Setting) -> None:
     config = override(RunConfig.load(ROOT / "configs/tiny.toml"), ["parallel.costs.rows=0.125"])
-    tuned = ScheduleTuned(config=config, seconds={}, expert_shares=[], planned_s=1.0, gap=1.0)
+    tuned = ScheduleTuned(
+        config=config, seconds={}, expert_shares=[], planned_s=1.0, gap=1.0, programs_sha256="11"
+    )
     setting.trainer(started(), step(0), tuned, step(1), RunEnded(status="ok")).fit()
     assert setting.diary.told == ["begin", "start", "step 0", "tuned", "step 1", "ok"]
     assert RunConfig.load(setting.run_dir / "config.toml") == config

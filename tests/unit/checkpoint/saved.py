@@ -7,7 +7,7 @@ import torch
 
 from disagmoe.checkpoint.catalogue import step_place
 from disagmoe.checkpoint.commit import commit
-from disagmoe.checkpoint.manifest import DataPosition, Manifest, Progress
+from disagmoe.checkpoint.manifest import Done, Manifest
 from disagmoe.checkpoint.part import Part, Piece, write_part
 from disagmoe.checkpoint.slices import Kind, Slice
 from disagmoe.config.run import RunConfig
@@ -67,8 +67,8 @@ def saved(
     manifest = commit(
         place,
         parts(place, whole, cuts, kinds),
-        progress=Progress(step=step, updates=step, tokens=100 * step, first_loss=5.0),
-        data=DataPosition(),
+        done=Done(step=step, updates=step, tokens=100 * step, first_loss=5.0),
+        data={},
         config=config,
         programs_sha256="00",
         versions={"disagmoe": "1"},

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from disagmoe.checkpoint.changes import changes, check_same_model, frozen
+from disagmoe.checkpoint.changes import changes, check_same_model, frozen, thawed
 from disagmoe.config.load import override
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
@@ -19,6 +19,12 @@ SAVED = override(resolve(ASKED, cuda=False), FOUND)
 def test_the_same_config_runs_the_same_programs() -> None:
     assert resolve(frozen(ASKED, SAVED), cuda=False) == SAVED
     assert frozen(SAVED, SAVED) == SAVED
+
+
+def test_what_is_left_open_again_freezes_to_the_same() -> None:
+    assert resolve(frozen(thawed(SAVED), SAVED), cuda=False) == SAVED
+    other = override(thawed(SAVED), ["parallel.groups=2"])
+    assert resolve(frozen(other, SAVED), cuda=False).parallel.residual == "fused"
 
 
 def test_more_steps_keep_the_programs() -> None:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from disagmoe.checkpoint.find import Folder, find, folder_of, latest_if_any, run_folder
+from disagmoe.config.load import override
 from disagmoe.config.tomlwrite import dump_toml
 from disagmoe.errors import CheckpointError, ConfigError, StorageError
 from disagmoe.storage import Location
@@ -43,8 +44,8 @@ def test_a_folder_apart_belongs_to_no_run_directory(tmp_path: Path) -> None:
 
 
 def test_a_run_may_have_its_checkpoints_elsewhere(run_dir: Path, tmp_path: Path) -> None:
-    text = (run_dir / "config.toml").read_text() + f'\n[checkpoint]\nfolder = "{tmp_path}/c"\n'
-    (run_dir / "config.toml").write_text(text)
+    elsewhere = override(TINY, [f"checkpoint.folder={tmp_path}/c"])
+    (run_dir / "config.toml").write_text(dump_toml(elsewhere))
     small(tmp_path / "c", 7)
     found = find(str(run_dir))
     assert (found.manifest.step, found.folder.run_dir) == (7, str(run_dir))

@@ -54,6 +54,7 @@ def test_what_was_measured_in_one_line() -> None:
         expert_shares=[0.25, 0.75],
         planned_s=2.5,
         gap=1.034,
+        programs_sha256="00",
     )
     assert tuned_line(tuned) == (
         "measured, in ms per micro-batch: attn_fwd 12.30, rows 1500.00; up to 3 in flight; planned "
