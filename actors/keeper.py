@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 
 from disagmoe.actors.events import CheckpointSaved, StepResult
 from disagmoe.actors.messages import Call, ResumePoint, Saved
-from disagmoe.checkpoint.catalogue import delete_incomplete, retain, set_aside, step_place
+from disagmoe.checkpoint.catalogue import (
+    delete_incomplete,
+    delete_leftovers,
+    retain,
+    set_aside,
+    step_place,
+)
 from disagmoe.checkpoint.commit import commit
 from disagmoe.checkpoint.manifest import Done
 from disagmoe.config.run import RunConfig
@@ -175,6 +181,7 @@ class Keeper:
         )
         problem, deleted = "", []
         try:
+            delete_leftovers(self._folder, manifest)
             deleted = retain(self._folder, save.config.checkpoint.keep_last)
         except CheckpointError as error:  # the new one is good all the same
             problem = str(error)

@@ -60,7 +60,8 @@ class Result:
     restarts: int
     """Times that the workers were started again."""
     first_error: str | None
-    """Why the run failed: the first cause, then what followed from it."""
+    """Why the run failed, or was stopped without saving its last state: the first cause, then what
+    followed from it."""
     checkpoint: str | None
     """The last complete checkpoint; None where there is none."""
     elapsed_s: float

@@ -20,6 +20,7 @@ from disagmoe.actors.events import (
 )
 from disagmoe.actors.inquest import describe_failures
 from disagmoe.actors.merge import compute_share, group_shares
+from disagmoe.actors.messages import FailureKind
 from disagmoe.api.result import Result, Status
 from disagmoe.checkpoint.manifest import Done
 from disagmoe.errors import DisagMoEError
@@ -64,6 +65,13 @@ class Tally:
         """Why the workers have failed, or None."""
         failures = () if self.ended is None else self.ended.failures
         return describe_failures(failures) if failures else None
+
+    @property
+    def failure_of_stop(self) -> str | None:
+        """What has gone wrong by itself in a stopped run, such as its last save; a worker that dies
+        is most likely one that got the script's signal as well."""
+        failures = () if self.ended is None else self.ended.failures
+        return self.failure if failures and failures[0].kind is FailureKind.RAISED else None
 
     @property
     def _first_loss(self) -> float | None:
@@ -116,7 +124,7 @@ class Tally:
 def outcome(tally: Tally, raised: BaseException | None) -> tuple[Status, str | None]:
     """Return status and first error of a run in which the script has met `raised`, or nothing."""
     if isinstance(raised, KeyboardInterrupt | SystemExit):
-        return "stopped", None
+        return "stopped", tally.failure_of_stop
     if tally.failure is not None:
         return "failed", tally.failure
     if raised is not None:

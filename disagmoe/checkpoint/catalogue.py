@@ -7,7 +7,7 @@ short: nobody reads it, and the next run that saves into the folder deletes it.
 import re
 from collections.abc import Sequence
 
-from disagmoe.checkpoint.manifest import MANIFEST, SUFFIX
+from disagmoe.checkpoint.manifest import MANIFEST, SUFFIX, Manifest
 from disagmoe.errors import CheckpointError
 from disagmoe.storage import TEMPORARY, Location, reason_of
 
@@ -64,6 +64,22 @@ def delete_incomplete(folder: Location) -> list[int]:
     return gone
 
 
+def delete_leftovers(folder: Location, manifest: Manifest) -> None:
+    """Delete our files beside a complete checkpoint that are not its own: an earlier save of the
+    same step, cut short or set aside, has left them.
+
+    Raises CheckpointError where one cannot be deleted.
+    """
+    place = step_place(folder, manifest.step)
+    own = {MANIFEST, *(file.name for file in manifest.files)}
+    try:
+        for name in place.names():
+            if _is_ours(name) and name not in own:
+                place.fs.delete_file((place / name).path)
+    except OSError as error:
+        raise CheckpointError(f"{place}: cannot be tidied ({reason_of(error)})") from error
+
+
 def retain(folder: Location, keep_last: int) -> list[int]:
     """Delete all but the last `keep_last` complete checkpoints, 0 keeping all; return those gone.
 
@@ -81,8 +97,10 @@ def set_aside(folder: Location, after: int) -> list[int]:
     """Take the complete checkpoints of more than `after` steps out of the catalogue; return them.
 
     A run that goes on from an earlier step makes these steps anew, and `latest` must not mean
-    what it has left behind. Their files stay: `manifest.set-aside.json` renamed to
-    `manifest.json` brings one back. Raises CheckpointError where that cannot be written.
+    what it has left behind. Their files stay until the same step is saved again: until then
+    `manifest.set-aside.json` renamed to `manifest.json` brings one back.
+
+    Raises CheckpointError where a file cannot be renamed.
     """
     steps = [step for step in complete_steps(folder) if step > after]
     for step in steps:

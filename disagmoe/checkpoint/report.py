@@ -1,12 +1,15 @@
 """What is in a folder of checkpoints, and whether it is what was written."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from disagmoe.checkpoint.catalogue import incomplete_steps, step_place
 from disagmoe.checkpoint.check import content_problems, size_problems
 from disagmoe.checkpoint.manifest import Manifest, read_manifest
 from disagmoe.errors import CheckpointError
+from disagmoe.schedule.layout import Worker
 from disagmoe.storage import Location
 
 
@@ -23,8 +26,8 @@ class Examined:
     read: bool
     """Whether every byte has been compared, not only the sizes."""
 
-    def as_json(self) -> dict[str, Any]:
-        """One object, with what the manifest says."""
+    def as_json(self, now: datetime) -> dict[str, Any]:
+        """One object, with what the manifest says; `now` is aware of its time zone."""
         known = {"step": self.step, "path": str(self.place)}
         check = {"checked": "content" if self.read else "sizes", "problems": self.problems}
         if self.manifest is None:
@@ -37,6 +40,7 @@ class Examined:
         return {
             **known,
             "saved_at": manifest.saved_at,
+            "age_s": age_s(manifest, now),
             "layout": layout(manifest),
             "precision": precision(manifest),
             "updates": manifest.done.updates,
@@ -45,11 +49,23 @@ class Examined:
             "tensors": len(manifest.parameters),
             "bytes": manifest.size_bytes,
             "files": files,
+            "groups": {name: asdict(part) for name, part in groups(manifest).items()},
             "data": manifest.data,
             "programs_sha256": manifest.programs_sha256,
             "versions": manifest.versions,
             **check,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPart:
+    """What the workers of one group of all rings have written."""
+
+    workers: int
+    parameters: int
+    """Elements of parameters; replicas share them, so that each is counted once."""
+    bytes: int
+    """Of their files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +82,38 @@ class Report:
         """Whether nothing wrong has been found."""
         return not any(one.problems for one in self.checkpoints)
 
-    def as_json(self) -> dict[str, Any]:
-        """One object."""
+    def as_json(self, now: datetime) -> dict[str, Any]:
+        """One object; `now` is aware of its time zone."""
         return {
             "folder": str(self.folder),
             "ok": self.ok,
-            "checkpoints": [one.as_json() for one in self.checkpoints],
+            "checkpoints": [one.as_json(now) for one in self.checkpoints],
             "incomplete": self.incomplete,
         }
 
 
-def examine(folder: Location, steps: list[int], *, read: bool = False) -> Report:
+def groups(manifest: Manifest) -> dict[str, GroupPart]:
+    """What each group has written, by its name, in the order of workers."""
+    parameters = [0] * len(manifest.files)
+    for entry in manifest.parameters.values():
+        for start, stop, index in entry.slices:
+            parameters[index] += stop - start
+    found: dict[str, GroupPart] = {}
+    for file, count in zip(manifest.files, parameters, strict=True):
+        name = str(Worker.parse(file.worker).group)
+        before = found.get(name, GroupPart(0, 0, 0))
+        found[name] = GroupPart(
+            before.workers + 1, before.parameters + count, before.bytes + file.size_bytes
+        )
+    return found
+
+
+def age_s(manifest: Manifest, now: datetime) -> float:
+    """Time since it was saved; never negative, as clocks of two machines may differ."""
+    return max(0.0, (now - datetime.fromisoformat(manifest.saved_at)).total_seconds())
+
+
+def examine(folder: Location, steps: Sequence[int], *, read: bool = False) -> Report:
     """Look at the checkpoints of `steps` in `folder`, with `read` at every byte of them.
 
     Raises CheckpointError where the folder cannot be listed.

@@ -1,6 +1,7 @@
 """`disagmoe checkpoint`: what is saved, and whether it is whole."""
 
 import json
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -29,7 +30,8 @@ def show(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show steps, layout, files, bytes, checks and parameters.
+    """Show steps, layout, files, bytes, parameters, age and checks; of a single one also what each
+    group and worker has written.
 
     Sizes of files are always checked, their content with --verify. Exit codes: 0 nothing wrong was
     found, 1 something was, 2 there is no checkpoint.
@@ -40,11 +42,12 @@ def show(
     from disagmoe.cli.saved import lines
 
     folder, steps = complete_in(place)
+    now = datetime.now(UTC)
     report = examine(folder.place, steps, read=verify)
     if as_json:
-        typer.echo(json.dumps(report.as_json()))
+        typer.echo(json.dumps(report.as_json(now)))
     else:
-        for line in lines(report):
+        for line in lines(report, now):
             typer.echo(line)
     if not report.ok:
         raise typer.Exit(FAILED)

@@ -174,6 +174,8 @@ def summary(result: Result) -> Iterator[str]:
     yield f"result: {result.path}/result.json, metrics: {result.path}/metrics.jsonl"
     if result.checkpoint is not None:
         yield f"last complete checkpoint: {result.checkpoint}"
+    if result.status == "stopped" and result.first_error is not None:
+        yield f"while stopping: {result.first_error}"
     if result.status != "ok" and result.checkpoint is not None:
         yield f"to go on: disagmoe train --resume {result.path}"
     if result.status == "failed":

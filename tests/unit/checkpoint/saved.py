@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -60,6 +61,7 @@ def saved(
     step: int = 1,
     kinds: Sequence[Kind] = tuple(Kind),
     config: RunConfig = TINY,
+    data: Mapping[str, Any] | None = None,
 ) -> tuple[Location, Manifest]:
     """Save a whole checkpoint into `folder`; return its place and manifest."""
     root = folder if isinstance(folder, Location) else Location.parse(str(folder))
@@ -68,7 +70,7 @@ def saved(
         place,
         parts(place, whole, cuts, kinds),
         done=Done(step=step, updates=step, tokens=100 * step, first_loss=5.0),
-        data={},
+        data=data or {},
         config=config,
         programs_sha256="00",
         versions={"disagmoe": "1"},

@@ -7,6 +7,7 @@ from disagmoe.checkpoint.catalogue import (
     check_unused,
     complete_steps,
     delete_incomplete,
+    delete_leftovers,
     incomplete_steps,
     names,
     retain,
@@ -92,6 +93,17 @@ def test_what_lies_after_a_step_can_be_set_aside_and_brought_back(folder: Locati
     aside = Path(folder.path) / "step-10/manifest.set-aside.json"
     aside.rename(aside.with_name("manifest.json"))
     assert complete_steps(folder) == [2, 9, 10]
+
+
+def test_a_step_that_is_saved_again_leaves_nothing_of_the_one_before(folder: Location) -> None:
+    set_aside(folder, 9)
+    place = Path(folder.path) / "step-10"
+    for name in ("F7.3.safetensors", "F7.4.safetensors.partial", "notes.txt"):
+        (place / name).write_text("old")
+    again, manifest = small(folder, 10)
+    delete_leftovers(folder, manifest)
+    assert again.names() == ["A0.0.safetensors", "A0.1.safetensors", "manifest.json", "notes.txt"]
+    assert content_problems(again, manifest) == []
 
 
 def test_a_folder_of_another_run_is_refused(folder: Location, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from disagmoe.errors import CheckpointError
 from disagmoe.storage import Location
 from tests.unit.checkpoint.saved import parts, saved, small, values
 
-pytestmark = pytest.mark.net
+pytestmark = pytest.mark.gloo  # a server on a socket
 
 
 @pytest.fixture(scope="module")
