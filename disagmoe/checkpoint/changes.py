@@ -8,19 +8,10 @@ from disagmoe.config.run import RunConfig
 from disagmoe.config.tomlwrite import format_value
 from disagmoe.errors import ConfigError
 
-SHAPE = (
-    "family",
-    "vocab_size",
-    "hidden",
-    "layers",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "experts",
-    "expert_width",
-    "tied_embeddings",
+CHANGEABLE = frozenset(
+    {"top_k", "norm_topk_prob", "forced_balance", "rope_theta", "norm_eps", "init_std"}
 )
-"""Settings of the model that decide which parameters there are and what they mean."""
+"""Settings of the model that do not decide which parameters there are and what they are for."""
 
 _FREE = frozenset({"in_flight", "costs", "attention_shares", "profile", "residual"})
 """Settings of `parallel` that are found for what the others ask for."""
@@ -31,8 +22,8 @@ def check_same_model(config: RunConfig, saved: RunConfig, place: object) -> None
     different = [
         f"model.{key} = {format_value(getattr(saved.model, key))} there, "
         f"{format_value(getattr(config.model, key))} here"
-        for key in SHAPE
-        if getattr(saved.model, key) != getattr(config.model, key)
+        for key in type(saved.model).model_fields
+        if key not in CHANGEABLE and getattr(saved.model, key) != getattr(config.model, key)
     ]
     if different:
         raise ConfigError(
