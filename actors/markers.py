@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from disagmoe.data.manifest import MANIFEST
-from disagmoe.data.storage import Location
-from disagmoe.errors import DataError
+from disagmoe.errors import StorageError
+from disagmoe.storage import Location
 
 _FOLDER = "markers"
 _DRIVER = "driver"
@@ -67,7 +67,7 @@ class Markers:
     def _sees(self, name: str) -> bool:
         try:
             return (self._folder / name).read_bytes() == self.token.encode()
-        except DataError:
+        except StorageError:
             return False
 
 

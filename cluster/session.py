@@ -13,7 +13,7 @@ from disagmoe.actors.driver import Driver
 from disagmoe.actors.events import Event, RunEnded
 from disagmoe.actors.failure import exit_detail
 from disagmoe.actors.markers import Markers
-from disagmoe.actors.messages import RunPlan
+from disagmoe.actors.messages import ResumePoint, RunPlan
 from disagmoe.cluster.ground import ground
 from disagmoe.cluster.join import Target
 from disagmoe.cluster.signals import deferred
@@ -77,16 +77,26 @@ class Session:
         return time.monotonic()
 
     def request_stop(self) -> None:
-        """Ask for an end after the step under way; `events` tells when it has come."""
+        """Ask for an end after the step under way and a save, if the config asks for one; `events`
+        tells when it has come."""
         self._driver.request_stop.remote()
 
 
 @contextmanager
 def run_session(
-    config: RunConfig, run_dir: str, target: Target, run_id: str, say: Callable[[str], None]
+    config: RunConfig,
+    run_dir: str,
+    target: Target,
+    run_id: str,
+    say: Callable[[str], None],
+    *,
+    checkpoints: str,
+    resume: ResumePoint | None,
 ) -> Iterator[Session]:
     """Start a run of the resolved `config` on `target`, which this process has joined if it is not
     the run's own; end both the run and what it has started. `say` tells whom it waits for.
+
+    It saves to `checkpoints`, and begins at `resume` or at its first step.
 
     Raises:
         ConfigError, PlacementError: see `ground`.
@@ -102,6 +112,8 @@ def run_session(
             threads_per_worker=given.threads_per_worker,
             cpus_per_worker=given.cpus_per_worker,
             gpus_per_worker=given.gpus_per_worker,
+            checkpoints=checkpoints,
+            resume=resume,
         )
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         # newer Ray shows all GPUs to an actor that asks for none

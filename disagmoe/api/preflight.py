@@ -6,7 +6,8 @@ from disagmoe.cluster.join import OWN, Target
 from disagmoe.cluster.local import check_local
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
-from disagmoe.data.storage import Location
+from disagmoe.data.source import PreparedSource
+from disagmoe.storage import Location
 
 
 def preflight(config: RunConfig, target: Target = OWN) -> RunConfig:
@@ -18,11 +19,20 @@ def preflight(config: RunConfig, target: Target = OWN) -> RunConfig:
         ConfigError: settings that do not fit each other, the data or this machine.
         DataError: data that is missing, damaged or too small.
     """
+    return opened(config, target)[0]
+
+
+def opened(config: RunConfig, target: Target = OWN) -> tuple[RunConfig, PreparedSource]:
+    """Return the same as `preflight`, and the data that it has opened."""
     resolved = with_nodes(target, resolve(config, cuda=cuda_on(target, config)))
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})
-    resolved = resolved.model_copy(update={"data": data})
-    open_data(resolved)
+    folder = resolved.checkpoint.folder
+    checkpoint = resolved.checkpoint.model_copy(
+        update={"folder": str(Location.parse(folder)) if folder else ""}
+    )
+    resolved = resolved.model_copy(update={"data": data, "checkpoint": checkpoint})
+    source = open_data(resolved)
     if target.is_own:
         check_local()
-    return resolved
+    return resolved, source

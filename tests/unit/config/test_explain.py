@@ -102,6 +102,7 @@ def test_tables_come_parents_first() -> None:
         "cluster",
         "cluster.attention",
         "cluster.expert",
+        "checkpoint",
         "trace",
     ]
 
