@@ -17,6 +17,7 @@ from disagmoe.actors.events import (
     StepTraced,
 )
 from disagmoe.api.callback import Callback
+from disagmoe.api.grace import short_grace
 from disagmoe.api.preflight import preflight
 from disagmoe.api.result import Result, RunFailedError
 from disagmoe.api.rundir import (
@@ -111,6 +112,8 @@ class Trainer:
             callback.on_begin(config, run_dir.path)
         name = run_id(run_dir.path)
         self._say(f"uses {target}" + ("" if target.is_own else f", where its name is {name}"))
+        if text := short_grace(os.environ, STOP_GRACE_S):
+            self._say(text)
         with (
             closing(MetricsLog(run_dir.path / METRICS_FILE, config)) as metrics,
             run_session(config, str(run_dir.path), target, name, self._say) as session,

@@ -8,6 +8,7 @@ import typer
 
 from disagmoe import __version__
 from disagmoe.cli import bench, config, data, schedule
+from disagmoe.cli.doctor import doctor
 from disagmoe.cli.invariance import invariance
 from disagmoe.cli.train import train
 from disagmoe.errors import ConfigError, DataError, DisagMoEError, PlacementError
@@ -25,6 +26,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 app.add_typer(schedule.app, name="schedule")
+app.command()(doctor)
 app.command()(invariance)
 app.command()(train)
 

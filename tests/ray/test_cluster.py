@@ -1,9 +1,11 @@
-"""Runs on a cluster of five nodes and a head: who is where, who waits, what is refused."""
+"""Runs on a cluster of five nodes and a head: who is where, who waits, what is refused; jobs."""
 
 import json
 import os
 import re
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ from disagmoe.cluster.nodes import read_holders
 from disagmoe.errors import PlacementInfeasible
 from tests.ray.conftest import ROOT, Launched
 from tests.ray.five_nodes import CPUS, GPUS_OF_FIRST, ROLES, FiveNodes, five_nodes
+from tests.ray.jobs import JOB, Jobs, copy_of, installed_wheel
 from tests.unit.cluster.infeasible import REQUESTS, the_five
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
@@ -31,6 +34,7 @@ ON_CLUSTER = (
     *("--set", "parallel.attention_workers=1", "--set", "parallel.expert_workers=1"),
     *("--set", "parallel.profile=off", "--set", "train.eval.every=0"),
 )
+MODULE = ("--", sys.executable, "-m", "disagmoe", "train")
 LONG = ("--set", "train.steps=100000")
 
 
@@ -119,3 +123,58 @@ def test_requests_that_cannot_be_placed_are_explained_within_seconds(cluster: Fi
 def without_names(message: str) -> list[str]:
     """Lines of `message` in any order, without addresses and ids of nodes."""
     return sorted(re.sub(r"\S+ \(node \w{8}\)", "NODE", message).splitlines())
+
+
+def test_a_folder_is_enough_and_its_code_runs_on_all_nodes(
+    cluster: FiveNodes, small_config: Path, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(copy_of("0.0.1+folder", tmp_path) / "disagmoe", work / "disagmoe")
+    shutil.copy(small_config, work / "run.toml")
+    jobs, run_dir = Jobs(cluster), tmp_path / "run"
+    sets = (*ON_CLUSTER, "--set", "train.steps=3")
+    done = jobs.submit(
+        *("folder", "--working-dir", work, *MODULE),
+        *("--config", "run.toml", "--run-dir", run_dir, *sets),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert jobs.outcome("folder") == ("SUCCEEDED", 0)
+    assert f"uses the Ray at {cluster.address} (RAY_ADDRESS), where its name is run-" in done.stdout
+    assert "step 3/3  loss " in done.stdout
+    result = result_of(run_dir)
+    assert (result["status"], result["steps"]) == ("ok", 3)
+    assert result["versions"]["disagmoe"] == "0.0.1+folder"
+    assert len({place["node"] for place in result["placement"].values()}) == 2
+
+    bad = jobs.submit(
+        *("bad", "--working-dir", work, *MODULE, "--config", "run.toml", "--run-dir", "runs/bad"),
+        *("--set", "train.stesp=3"),
+    )
+    assert bad.returncode == 1
+    assert jobs.outcome("bad") == ("FAILED", 2)
+    assert "train.stesp" in jobs.logs("bad")
+
+
+def test_an_installed_wheel_runs_and_a_stop_leaves_a_result(
+    cluster: FiveNodes, small_config: Path, tmp_path: Path, launch: Any
+) -> None:
+    site = installed_wheel("0.0.2", tmp_path)
+    jobs, run_dir = Jobs(cluster), tmp_path / "run"
+    runtime = {"env_vars": {"PYTHONPATH": str(site), "RAY_JOB_STOP_WAIT_TIME_S": "60"}}
+    sets = (*ON_CLUSTER, "--set", "train.steps=100000")
+    jobs_options = ("--address", cluster.jobs_address, "--submission-id", "wheel")
+    submitted: Launched = launch(
+        *(*JOB, "submit", *jobs_options, "--runtime-env-json", json.dumps(runtime)),
+        *("--", site / "bin/disagmoe", "train"),
+        *("--config", small_config, "--run-dir", run_dir, *sets),
+    )
+    submitted.wait_for("step 1/", stream="stdout")
+    stopped = jobs.stop("wheel")
+    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    assert jobs.outcome("wheel")[0] == "STOPPED"
+    assert submitted.finish() == 0
+    result = result_of(run_dir)
+    assert (result["status"], result["first_error"]) == ("stopped", None)
+    assert result["steps"] >= 1
+    assert result["versions"]["disagmoe"] == "0.0.2"
+    assert f"stopped: {result['steps']} steps in " in jobs.logs("wheel")
