@@ -159,14 +159,17 @@ def test_an_installed_wheel_runs_and_a_stop_leaves_a_result(
     cluster: FiveNodes, small_config: Path, tmp_path: Path, launch: Any
 ) -> None:
     site = installed_wheel("0.0.2", tmp_path)
+    work = tmp_path / "work"  # with the config alone
+    work.mkdir()
+    shutil.copy(small_config, work / "run.toml")
     jobs, run_dir = Jobs(cluster), tmp_path / "run"
     runtime = {"env_vars": {"PYTHONPATH": str(site), "RAY_JOB_STOP_WAIT_TIME_S": "60"}}
     sets = (*ON_CLUSTER, "--set", "train.steps=100000")
     jobs_options = ("--address", cluster.jobs_address, "--submission-id", "wheel")
     submitted: Launched = launch(
         *(*JOB, "submit", *jobs_options, "--runtime-env-json", json.dumps(runtime)),
-        *("--", site / "bin/disagmoe", "train"),
-        *("--config", small_config, "--run-dir", run_dir, *sets),
+        *("--working-dir", work, "--", site / "bin/disagmoe", "train"),
+        *("--config", "run.toml", "--run-dir", run_dir, *sets),
     )
     submitted.wait_for("step 1/", stream="stdout")
     stopped = jobs.stop("wheel")
