@@ -24,8 +24,8 @@ from disagmoe.api.rundir import (
     METRICS_FILE,
     MetricsLog,
     RunDir,
+    check_folder,
     check_free,
-    check_lasting,
     default_run_dir,
     run_id,
 )
@@ -72,7 +72,7 @@ class Trainer:
         """
         began_s = time.monotonic()
         target = choose(self._config.cluster, os.environ)
-        check_lasting(self._given_dir, os.environ)
+        check_folder(self._given_dir, os.environ)
         check_free(self.run_dir)
         with joined(target) as there:
             return self._fit(there, began_s)

@@ -9,7 +9,7 @@ from ray.job_submission import JobSubmissionClient
 
 from tests.house.test_wheel import NOT_SOURCE, build
 from tests.ray.conftest import ROOT
-from tests.ray.five_nodes import FiveNodes
+from tests.ray.nodes import RayNodes
 
 JOB = ("-m", "ray.scripts.scripts", "job")  # `ray job`, of this interpreter
 
@@ -17,7 +17,7 @@ JOB = ("-m", "ray.scripts.scripts", "job")  # `ray job`, of this interpreter
 class Jobs:
     """What a user asks of the job server."""
 
-    def __init__(self, cluster: FiveNodes) -> None:
+    def __init__(self, cluster: RayNodes) -> None:
         self._address = ("--address", cluster.jobs_address)
         self._client = JobSubmissionClient(cluster.jobs_address)
 

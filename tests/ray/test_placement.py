@@ -1,11 +1,9 @@
-"""Runs on a cluster of five nodes and a head: who is where, who waits, what is refused; jobs."""
+"""Runs on a cluster of five nodes and a head: who is where, who waits, what is refused."""
 
 import json
 import os
 import re
-import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,8 +21,7 @@ from disagmoe.cluster.nearest import nearest_fit
 from disagmoe.cluster.nodes import read_holders
 from disagmoe.errors import PlacementInfeasible
 from tests.ray.conftest import ROOT, Launched
-from tests.ray.five_nodes import CPUS, GPUS_OF_FIRST, ROLES, FiveNodes, five_nodes
-from tests.ray.jobs import JOB, Jobs, copy_of, installed_wheel
+from tests.ray.nodes import CPUS, GPUS_OF_FIRST, ROLES, RayNodes, ray_nodes
 from tests.unit.cluster.infeasible import REQUESTS, the_five
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
@@ -34,19 +31,18 @@ ON_CLUSTER = (
     *("--set", "parallel.attention_workers=1", "--set", "parallel.expert_workers=1"),
     *("--set", "parallel.profile=off", "--set", "train.eval.every=0"),
 )
-MODULE = ("--", sys.executable, "-m", "disagmoe", "train")
 LONG = ("--set", "train.steps=100000")
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[FiveNodes]:
-    with five_nodes(ROOT) as started, environment(started.variables):
+def cluster() -> Iterator[RayNodes]:
+    with ray_nodes(ROOT) as started, environment(started.variables):
         yield started
 
 
 @pytest.fixture
 def on_cluster(
-    cluster: FiveNodes, train: Callable[..., Launched], tmp_path: Path
+    cluster: RayNodes, train: Callable[..., Launched], tmp_path: Path
 ) -> Callable[..., Launched]:
     """Start a run of one attention and one expert worker in a directory of the given name."""
 
@@ -66,12 +62,24 @@ def nodes_of(run: Launched) -> dict[str, str]:
     )
 
 
+def driver_of(run_dir: Path) -> psutil.Process:
+    """The process of the driver actor: it writes the driver's log."""
+    log = str(run_dir / "logs/driver.log")
+    (found,) = (
+        process
+        for process in psutil.process_iter()
+        if process.name().startswith("ray::")
+        and log in (file.path for file in process.open_files())
+    )
+    return found
+
+
 def result_of(run_dir: Path) -> dict[str, Any]:
     return json.loads((run_dir / "result.json").read_text())
 
 
 def test_runs_at_once_have_nodes_of_their_own_and_leave_nothing(
-    on_cluster: Callable[..., Launched], tmp_path: Path
+    cluster: RayNodes, on_cluster: Callable[..., Launched], tmp_path: Path
 ) -> None:
     first, second = on_cluster("first", *LONG), on_cluster("second", *LONG)
     places = [nodes_of(first), nodes_of(second)]
@@ -85,13 +93,14 @@ def test_runs_at_once_have_nodes_of_their_own_and_leave_nothing(
     refused.expect("end what holds them, or wait for them: --set cluster.wait_s=3600")
     assert result_of(tmp_path / "refused")["status"] == "failed"
 
-    orphans = [second.pid_of(worker) for worker in ("A0.0", "F0.0")]
+    orphans = [run.pid_of(worker) for run in (first, second) for worker in ("A0.0", "F0.0")]
     patient = ("--set", "parallel.expert_workers=3", "--set", "cluster.wait_s=120")
     third = on_cluster("third", *patient, "--set", "train.steps=3")
     third.wait_for(r"waiting for them for at most 120 s \(cluster.wait_s\)")
-    os.kill(first.process.pid, signal.SIGTERM)
+    driver_of(tmp_path / "first").kill()
     os.killpg(second.process.pid, signal.SIGKILL)  # nobody is left to clean up
-    assert first.finish() == 143, first.stderr
+    assert first.finish() == 1
+    first.expect("error: the driver has died: ")
     assert third.finish() == 0, third.stderr
 
     assert not any(psutil.pid_exists(pid) for pid in orphans)
@@ -106,7 +115,7 @@ def test_runs_at_once_have_nodes_of_their_own_and_leave_nothing(
     assert {(place["gpu"], place["device"]) for place in placed.values()} == {(None, "cpu")}
 
 
-def test_requests_that_cannot_be_placed_are_explained_within_seconds(cluster: FiveNodes) -> None:
+def test_requests_that_cannot_be_placed_are_explained_within_seconds(cluster: RayNodes) -> None:
     expected = the_five(CPUS, GPUS_OF_FIRST, ROLES)
     for request in REQUESTS:
         began_s = time.monotonic()
@@ -123,61 +132,3 @@ def test_requests_that_cannot_be_placed_are_explained_within_seconds(cluster: Fi
 def without_names(message: str) -> list[str]:
     """Lines of `message` in any order, without addresses and ids of nodes."""
     return sorted(re.sub(r"\S+ \(node \w{8}\)", "NODE", message).splitlines())
-
-
-def test_a_folder_is_enough_and_its_code_runs_on_all_nodes(
-    cluster: FiveNodes, small_config: Path, tmp_path: Path
-) -> None:
-    work = tmp_path / "work"
-    shutil.copytree(copy_of("0.0.1+folder", tmp_path) / "disagmoe", work / "disagmoe")
-    shutil.copy(small_config, work / "run.toml")
-    jobs, run_dir = Jobs(cluster), tmp_path / "run"
-    sets = (*ON_CLUSTER, "--set", "train.steps=3")
-    done = jobs.submit(
-        *("folder", "--working-dir", work, *MODULE),
-        *("--config", "run.toml", "--run-dir", run_dir, *sets),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert jobs.outcome("folder") == ("SUCCEEDED", 0)
-    assert f"uses the Ray at {cluster.address} (RAY_ADDRESS), where its name is run-" in done.stdout
-    assert "step 3/3  loss " in done.stdout
-    result = result_of(run_dir)
-    assert (result["status"], result["steps"]) == ("ok", 3)
-    assert result["versions"]["disagmoe"] == "0.0.1+folder"
-    assert len({place["node"] for place in result["placement"].values()}) == 2
-
-    bad = jobs.submit(
-        *("bad", "--working-dir", work, *MODULE, "--config", "run.toml", "--run-dir", "runs/bad"),
-        *("--set", "train.stesp=3"),
-    )
-    assert bad.returncode == 1
-    assert jobs.outcome("bad") == ("FAILED", 2)
-    assert "train.stesp" in jobs.logs("bad")
-
-
-def test_an_installed_wheel_runs_and_a_stop_leaves_a_result(
-    cluster: FiveNodes, small_config: Path, tmp_path: Path, launch: Any
-) -> None:
-    site = installed_wheel("0.0.2", tmp_path)
-    work = tmp_path / "work"  # with the config alone
-    work.mkdir()
-    shutil.copy(small_config, work / "run.toml")
-    jobs, run_dir = Jobs(cluster), tmp_path / "run"
-    runtime = {"env_vars": {"PYTHONPATH": str(site), "RAY_JOB_STOP_WAIT_TIME_S": "60"}}
-    sets = (*ON_CLUSTER, "--set", "train.steps=100000")
-    jobs_options = ("--address", cluster.jobs_address, "--submission-id", "wheel")
-    submitted: Launched = launch(
-        *(*JOB, "submit", *jobs_options, "--runtime-env-json", json.dumps(runtime)),
-        *("--working-dir", work, "--", site / "bin/disagmoe", "train"),
-        *("--config", "run.toml", "--run-dir", run_dir, *sets),
-    )
-    submitted.wait_for("step 1/", stream="stdout")
-    stopped = jobs.stop("wheel")
-    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
-    assert jobs.outcome("wheel")[0] == "STOPPED"
-    assert submitted.finish() == 0
-    result = result_of(run_dir)
-    assert (result["status"], result["first_error"]) == ("stopped", None)
-    assert result["steps"] >= 1
-    assert result["versions"]["disagmoe"] == "0.0.2"
-    assert f"stopped: {result['steps']} steps in " in jobs.logs("wheel")
