@@ -1,4 +1,4 @@
-"""`ray job submit` as users call it: with a folder, with an installed wheel, a bad config, a stop."""
+"""`ray job submit` as users call it: a folder, an installed wheel, a bad config, a stop."""
 
 import json
 import shutil

@@ -132,3 +132,21 @@ def test_requests_that_cannot_be_placed_are_explained_within_seconds(cluster: Ra
 def without_names(message: str) -> list[str]:
     """Lines of `message` in any order, without addresses and ids of nodes."""
     return sorted(re.sub(r"\S+ \(node \w{8}\)", "NODE", message).splitlines())
+
+
+def test_the_doctor_looks_at_the_nodes_and_whether_a_run_fits(
+    cluster: RayNodes, launch: Callable[..., Launched], small_config: Path
+) -> None:
+    doctor = launch(
+        *("-m", "disagmoe", "doctor", "--json", "--address", cluster.address),
+        *("--config", small_config, *ON_CLUSTER),
+    )
+    assert doctor.finish() == 0, doctor.stdout + doctor.stderr
+    report = json.loads(doctor.stdout)
+    found = {finding["subject"]: finding["found"] for finding in report["findings"]}
+    assert report["ok"]
+    assert found["Ray to use"] == f"the Ray at {cluster.address} (cluster.address)"
+    assert found["nodes"] == "6 nodes: 3 for attention, 3 for experts, 1 for neither"
+    assert sum(subject.startswith("node ") for subject in found) == 6
+    assert found["auth token"] == "from RAY_AUTH_TOKEN; mode token"
+    assert found["this run"] == "fits, on 2 nodes"
