@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from disagmoe.config.load import load_run_config
+from disagmoe.config.cluster import ClusterConfig
+from disagmoe.config.load import load_run_config, override
 from disagmoe.config.run import RunConfig
+from disagmoe.config.starter import STARTER
 from disagmoe.config.tomlwrite import format_value
 
 if TYPE_CHECKING:
@@ -39,11 +41,12 @@ def doctor(
     is in the way, 1 something is, 2 the config cannot be used.
     """
     named = [f"cluster.address={format_value(address)}"] if address else []
-    run = load_run_config(config, [*(sets or ()), *named]) if config else None
-    if sets and run is None:
+    if sets and config is None:
         raise typer.BadParameter("--set changes settings of --config, which is not given")
+    run = load_run_config(config, [*(sets or ()), *named]) if config else None
+    cluster = (run or override(STARTER, named)).cluster
     findings: list[Finding] = []
-    for finding in _findings(run, address):
+    for finding in _findings(cluster, run):
         findings.append(finding)
         if not as_json:
             for line in lines(finding):
@@ -54,7 +57,7 @@ def doctor(
         raise typer.Exit(PROBLEMS)
 
 
-def _findings(run: RunConfig | None, address: str) -> Iterator["Finding"]:
+def _findings(cluster: ClusterConfig, run: RunConfig | None) -> Iterator["Finding"]:
     """Versions, then what takes torch and Ray to see, unless these are missing or too old."""
     from disagmoe.doctor.versions import version_findings
 
@@ -65,7 +68,7 @@ def _findings(run: RunConfig | None, address: str) -> Iterator["Finding"]:
     if fit:  # these take seconds to load
         from disagmoe.doctor.examine import examine
 
-        yield from examine(run, address)
+        yield from examine(cluster, run)
 
 
 def lines(finding: "Finding") -> Iterator[str]:

@@ -29,15 +29,15 @@ from disagmoe.doctor.machine import open_files_finding, port_finding, shared_mem
 from disagmoe.errors import ConfigError, PlacementError
 
 
-def examine(config: RunConfig | None, address: str) -> Iterator[Finding]:
-    """Yield what is found on this machine and in the Ray that a run here would use: the one of
-    `config`, or that at `address`, which is empty for the default."""
+def examine(cluster: ClusterConfig, config: RunConfig | None) -> Iterator[Finding]:
+    """Yield what is found on this machine and in the Ray that `cluster` and the environment name;
+    and whether the run `config`, if there is one, fits there."""
     yield from _gpus()
     yield port_finding(LOOPBACK)
     yield shared_memory_finding()
     yield open_files_finding()
     yield token_finding(os.environ, Path.home())
-    yield from _ray(config, ClusterConfig(address=address) if config is None else config.cluster)
+    yield from _ray(cluster, config)
 
 
 def _gpus() -> Iterator[Finding]:
@@ -51,7 +51,7 @@ def _gpus() -> Iterator[Finding]:
     )
 
 
-def _ray(config: RunConfig | None, cluster: ClusterConfig) -> Iterator[Finding]:
+def _ray(cluster: ClusterConfig, config: RunConfig | None) -> Iterator[Finding]:
     try:
         target = choose(cluster, os.environ)
         if target.is_own:

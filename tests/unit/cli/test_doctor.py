@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from disagmoe.cli.main import app
 from disagmoe.doctor import examine, versions
 from disagmoe.doctor.finding import Finding
+from disagmoe.errors import ConfigError
 
 FINE = Finding(subject="torch", level="ok", found="2.13.0")
 BAD = Finding(subject="this run", level="problem", found="no place\n  at all", advice="start nodes")
@@ -77,5 +78,13 @@ def test_settings_need_a_config(found: list[Finding]) -> None:
     outcome = CliRunner().invoke(app, ["doctor", "--set", "train.steps=3"])
     assert outcome.exit_code == 2
     assert "--set changes settings of --config, which is not given" in " ".join(
-        outcome.stderr.replace("│", " ").split()
+        outcome.stderr.replace("\u2502", " ").split()
+    )
+
+
+def test_an_address_of_another_kind_is_refused(found: list[Finding]) -> None:
+    outcome = CliRunner().invoke(app, ["doctor", "--address", "http://head:8265"])
+    assert isinstance(outcome.exception, ConfigError)
+    assert str(outcome.exception).startswith(
+        'cluster.address = "http://head:8265"; expected HOST:PORT, "auto", "local" or ""'
     )

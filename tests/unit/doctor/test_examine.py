@@ -11,9 +11,9 @@ from disagmoe.doctor.finding import Finding
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def about_ray(address: str = "", *sets: str) -> Finding:
-    config = load_run_config(ROOT / "configs/tiny.toml", sets) if sets else None
-    *_, last = examine.examine(config, address)
+def about_ray(*sets: str) -> Finding:
+    config = load_run_config(ROOT / "configs/tiny.toml", sets)
+    *_, last = examine.examine(config.cluster, config)
     return last
 
 
@@ -32,7 +32,7 @@ def test_no_ray_is_named() -> None:
 
 
 def test_a_run_for_a_cluster_names_none() -> None:
-    finding = about_ray("", "cluster.mode=cluster")
+    finding = about_ray("cluster.mode=cluster")
     assert finding.level == "problem"
     assert finding.found.startswith('cluster.mode = "cluster" joins a Ray cluster and never starts')
 
