@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from disagmoe.api.rundir import MetricsLog, RunDir, check_free, default_run_dir, run_id
+from disagmoe.api.rundir import (
+    MetricsLog,
+    RunDir,
+    check_folder,
+    check_free,
+    default_run_dir,
+    run_id,
+)
 from disagmoe.api.tally import Tally
 from disagmoe.config.load import override
 from disagmoe.config.run import RunConfig
@@ -178,3 +185,10 @@ def test_a_metrics_line_holds_its_evaluation_and_is_there_at_once(
         "utilisation": 0.5, "exposed_communication": 0.5, "bubble": 0.0,
     }  # fmt: skip
     assert rows[1]["channel_bytes"] == {"A0>F0.act": 65}
+
+
+@pytest.mark.parametrize("path", [Path("s3://bucket/runs/x"), Path("file:///mnt/x")])
+def test_a_uri_is_not_made_into_a_folder(path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"looks like a URI; name a folder that all nodes see"):
+        check_folder(path, {})
+    check_folder(Path("runs/s3:x"), {})
