@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from disagmoe.actors.events import CheckpointSaved, StepResult
 from disagmoe.actors.messages import Call, ResumePoint, Saved
 from disagmoe.checkpoint.catalogue import (
+    check_writable,
     delete_incomplete,
     delete_leftovers,
     retain,
@@ -83,8 +84,9 @@ class Keeper:
         """Delete what interrupted saves have left in the folder, and set aside what lies after the
         step that the run goes on from. Nobody may be saving there.
 
-        Raises CheckpointError where that cannot be done.
+        Raises CheckpointError where that cannot be done, or the folder cannot be written.
         """
+        check_writable(self._folder)
         delete_incomplete(self._folder)
         if self.resume is not None:
             set_aside(self._folder, self.resume.step)

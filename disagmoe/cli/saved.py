@@ -22,6 +22,11 @@ def lines(report: Report, now: datetime) -> Iterator[str]:
             yield f"step-{one.step}: {problem}"
     if report.incomplete:
         yield f"left by interrupted saves, and ignored: {names(report.incomplete)}"
+    if report.set_aside:
+        yield (
+            f"set aside, as the run went on from an earlier step: {names(report.set_aside)} "
+            "(rename manifest.set-aside.json to manifest.json to have one back)"
+        )
 
 
 def _row(one: Examined, now: datetime) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ def test_a_report_as_json(tmp_path: Path) -> None:
         "folder": str(tmp_path),
         "ok": True,
         "incomplete": [],
+        "set_aside": [],
         "checkpoints": [
             {
                 "step": 3,
