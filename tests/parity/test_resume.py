@@ -288,6 +288,22 @@ def test_any_layout_loads_what_another_has_saved(
     assert again.updates == ran.updates
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
+def test_another_precision_begins_with_the_same_masters(
+    reshard: tuple[str, Path, Ran, State], precision: str
+) -> None:
+    _, folder, _, expected = reshard
+    config = experts_of(layout(1, 2, 1), precision)
+    source = FixedSource([batch_of(config, seed) for seed in range(4)])
+    state = loaded(config, folder, source)
+    assert {kind for kind, _ in state} >= {Kind.MASTER, Kind.EXP_AVG, Kind.EXP_AVG_SQ}
+    for (kind, name), tensor in state.items():
+        if kind is Kind.WEIGHT:
+            assert torch.equal(tensor, expected[Kind.MASTER, name].bfloat16().float())
+        else:
+            assert torch.equal(tensor, expected[kind, name])
+
+
 def damage(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
