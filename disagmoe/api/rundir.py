@@ -42,7 +42,8 @@ def check_free(path: Path) -> None:
         names = sorted(entry.name for entry in path.iterdir())
         if CONFIG_FILE in names or RESULT_FILE in names:
             raise ConfigError(
-                f"{path} already holds a run; name another directory with --run-dir, or remove it"
+                f"{path} already holds a run; go on with it by --resume {path}, name another "
+                "directory with --run-dir, or remove it"
             )
         if names:
             raise ConfigError(

@@ -135,20 +135,22 @@ def run_of(
     source: BatchSource | None = None,
     resume: ResumePoint | None = None,
     timeout_s: float = 60.0,
+    checkpoints: str = "",
 ) -> Iterator[tuple[ThreadCrew, Iterator[Event]]]:
-    """The workers of a resolved `config` and the events of their run, which saves to `folder`."""
+    """The workers of a resolved `config` and the events of their run, which saves to `checkpoints`,
+    or to `folder` itself."""
     plan = RunPlan(
         config=config,
         run_dir=str(folder),
         host="",
         threads_per_worker=1,
-        checkpoints=str(folder),
+        checkpoints=checkpoints or str(folder),
         resume=resume,
     )
     train, evaluation = compile_for(config)
     crew = ThreadCrew(assignments(plan, train, evaluation, 0), source, timeout_s)
     programs = write_programs(folder / "programs", train, evaluation)
-    keeper = Keeper(Location.parse(str(folder)), config, programs, resume)
+    keeper = Keeper(Location.parse(plan.checkpoints), config, programs, resume)
     keeper.clear()
     try:
         yield crew, Drive(config, crew, Inquest(str), no_retune, keeper).events()

@@ -62,7 +62,7 @@ def test_a_new_or_empty_directory_is_taken(tmp_path: Path, config: RunConfig, ex
 @pytest.mark.parametrize("name", ["config.toml", "result.json"])
 def test_a_run_is_never_overwritten(tmp_path: Path, config: RunConfig, name: str) -> None:
     (tmp_path / name).write_text("mine")
-    with pytest.raises(ConfigError, match="already holds a run; name another directory with --run"):
+    with pytest.raises(ConfigError, match=r"already holds a run; go on with it by --resume /"):
         RunDir(tmp_path, config)
     assert (tmp_path / name).read_text() == "mine"
     assert os.listdir(tmp_path) == [name]
