@@ -195,8 +195,15 @@ class Noisy:
 
 
 def test_random_numbers_go_on_where_they_were(tmp_path: Path) -> None:
-    # threads of one process share its random numbers, so that one worker draws them
-    config = tiny(train__steps=6, checkpoint__interval_steps=2, checkpoint__keep_last=0)
+    # threads of one process share its random numbers, so that there is one worker
+    config = tiny(
+        train__steps=6,
+        checkpoint__interval_steps=2,
+        checkpoint__keep_last=0,
+        parallel__schedule="ep_1f1b",
+        parallel__attention_workers=1,
+        parallel__expert_workers=1,
+    )
     torch.manual_seed(5)
     straight = train(config, tmp_path, Noisy(config))
     assert len({step.valid_targets for step in straight.steps}) > 1
