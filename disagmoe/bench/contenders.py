@@ -8,6 +8,7 @@ from typing import Protocol
 from disagmoe.bench.apart import Apart, Learned, Timed, Trainee
 from disagmoe.bench.rig import Rig
 from disagmoe.bench.sample import within
+from disagmoe.cluster.ground import on_own_ray
 from disagmoe.config.load import override
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
@@ -109,7 +110,7 @@ class Ours:
         self.name = name
         self._config = config
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-        self._rig = Rig({}, store, folder)
+        self._rig = Rig(on_own_ray(config, store.host).places, store, folder, name)
         self._learned: list[Learned] = []
         self._seconds: dict[str, list[dict[str, float]]] = {}
         self._costs: dict[int, OpCosts] = {}

@@ -21,7 +21,9 @@ from disagmoe.errors import ConfigError, PlacementError, WorkerError
 from disagmoe.schedule.accounting import Shares
 from disagmoe.units import MIB
 
-CONFIG = load_run_config(Path(__file__).parents[3] / "configs/bench/compute.toml")
+CONFIG = load_run_config(
+    Path(__file__).parents[3] / "configs/bench/compute.toml", ["train.global_batch_size=16"]
+)
 
 
 class Scripted:
