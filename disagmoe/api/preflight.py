@@ -6,6 +6,7 @@ from disagmoe.actors.startup import open_data
 from disagmoe.cluster.local import check_local
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
+from disagmoe.config.trained import refuse_only_planned
 from disagmoe.data.storage import Location
 
 
@@ -13,9 +14,11 @@ def preflight(config: RunConfig) -> RunConfig:
     """Return `config` resolved for this machine, with absolute data paths, after opening its data.
 
     Raises:
-        ConfigError: settings that do not fit each other, the data or this machine.
+        ConfigError: settings that do not fit each other, the data or this machine, or that no run
+            can execute yet.
         DataError: data that is missing, damaged or too small.
     """
+    refuse_only_planned(config)
     resolved = resolve(config, cuda=torch.cuda.is_available())
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})

@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from disagmoe.config.catalogue import join_words
 from disagmoe.config.costs import USUAL
+from disagmoe.config.model_rules import MODEL_RULES
 from disagmoe.config.parallel import COLOCATED, FIRST_PROFILED, PROFILED, micro_batches
+from disagmoe.config.phrases import divisors, list_numbers, plural, span
 from disagmoe.config.shares import apportion
 from disagmoe.config.tomlwrite import format_value
 
@@ -35,52 +36,20 @@ def name_is_a_folder(config: "RunConfig") -> Iterator[str]:
         )
 
 
-def heads_share_keys(config: "RunConfig") -> Iterator[str]:
-    """`model.kv_heads` divides `model.heads`."""
-    heads, kv_heads = config.model.heads, config.model.kv_heads
-    if heads % kv_heads:
-        yield (
-            f"model.kv_heads = {kv_heads} does not divide model.heads = {heads}; "
-            f"use {_list(_divisors(heads))}"
-        )
-
-
-def head_dim_is_even(config: "RunConfig") -> Iterator[str]:
-    """`model.head_dim` is even."""
-    head_dim = config.model.head_dim
-    if head_dim % 2:
-        yield (
-            f"model.head_dim = {head_dim} is odd, but rotary embeddings turn pairs; "
-            f"use {head_dim - 1} or {head_dim + 1}"
-        )
-
-
-def tokens_find_experts(config: "RunConfig") -> Iterator[str]:
-    """`model.top_k` is at most `model.experts`."""
-    top_k, experts = config.model.top_k, config.model.experts
-    if top_k > experts:
-        yield (
-            f"model.top_k = {top_k} is more than model.experts = {experts}; use {_span(1, experts)}"
-        )
-
-
-def mixtral_renormalises(config: "RunConfig") -> Iterator[str]:
-    """`model.norm_topk_prob` is true for the family `mixtral`."""
-    if config.model.family == "mixtral" and not config.model.norm_topk_prob:
-        yield (
-            'model.norm_topk_prob = false, but model.family = "mixtral" always renormalises; '
-            'use true, or family "qwen3_moe"'
-        )
-
-
 def groups_own_layers(config: "RunConfig") -> Iterator[str]:
-    """`parallel.groups` is at most `model.layers`."""
-    groups, layers = config.parallel.groups, config.model.layers
-    if groups > layers:
+    """`parallel.groups` is at most `model.layers`, less `model.dense_layers`."""
+    groups, layers = config.parallel.groups, _ring_layers(config)
+    if groups > layers > 0:
+        less = " - model.dense_layers" if config.model.dense_layers else ""
         yield (
-            f"parallel.groups = {groups} is more than model.layers = {layers}, so some groups "
-            f"would own no layer; use {_span(1, layers)}"
+            f"parallel.groups = {groups} is more than model.layers{less} = {layers}, so some "
+            f"groups would own no layer; use {span(1, layers)}"
         )
+
+
+def _ring_layers(config: "RunConfig") -> int:
+    """Layers with experts, also of a config that is only partly legal."""
+    return config.model.layers - config.model.dense_layers
 
 
 def expert_workers_own_experts(config: "RunConfig") -> Iterator[str]:
@@ -89,7 +58,7 @@ def expert_workers_own_experts(config: "RunConfig") -> Iterator[str]:
     if workers > experts:
         yield (
             f"parallel.expert_workers = {workers} is more than model.experts = {experts}, so some "
-            f"workers would hold no expert; use {_span(1, experts)}"
+            f"workers would hold no expert; use {span(1, experts)}"
         )
 
 
@@ -105,7 +74,7 @@ def shares_fit_workers(config: "RunConfig") -> Iterator[str]:
 def _share_problems(side: str, shares: list[float], workers: int) -> Iterator[str]:
     if shares and len(shares) != workers:
         yield (
-            f"parallel.{side}_shares has {_plural(len(shares), 'number')} for "
+            f"parallel.{side}_shares has {plural(len(shares), 'number')} for "
             f"parallel.{side}_workers = {workers}; give one number per worker, or [] for equal "
             "shares"
         )
@@ -158,14 +127,15 @@ def residual_fits_ring(config: "RunConfig") -> Iterator[str]:
 
 
 def tied_embeddings_meet(config: "RunConfig") -> Iterator[str]:
-    """With `model.tied_embeddings`, `parallel.groups` divides `model.layers`, so that embedding and
+    """With `model.tied_embeddings`, `parallel.groups` divides `model.layers` (less
+    `model.dense_layers`), so that embedding and
     LM head live in the same group."""
-    groups, layers = config.parallel.groups, config.model.layers
+    groups, layers = config.parallel.groups, _ring_layers(config)
     if config.model.tied_embeddings and groups <= layers and layers % groups:
         yield (
             f"model.tied_embeddings = true needs embedding and LM head in one group, but with "
             f"model.layers = {layers} and parallel.groups = {groups} they live in groups 0 and "
-            f"{layers % groups}; use parallel.groups = {_list(_divisors(layers))}, "
+            f"{layers % groups}; use parallel.groups = {list_numbers(divisors(layers))}, "
             "or tied_embeddings = false"
         )
 
@@ -176,7 +146,7 @@ def micro_batch_fits_batch(config: "RunConfig") -> Iterator[str]:
     if size > batch:
         yield (
             f"parallel.micro_batch_size = {size} is more than train.global_batch_size = {batch}; "
-            f"use {_span(1, batch)}"
+            f"use {span(1, batch)}"
         )
 
 
@@ -186,7 +156,7 @@ def rings_share_batch(config: "RunConfig") -> Iterator[str]:
     if rings > batch:
         yield (
             f"parallel.rings = {rings} is more than train.global_batch_size = {batch}, so some "
-            f"rings would train on nothing; use {_span(1, batch)}"
+            f"rings would train on nothing; use {span(1, batch)}"
         )
 
 
@@ -208,10 +178,10 @@ def in_flight_fits_step(config: "RunConfig") -> Iterator[str]:
     count = micro_batches(batch, size, rings)
     if in_flight > count:
         yield (
-            f"parallel.in_flight = {in_flight} is more than the {_plural(count, 'micro-batch')} of "
+            f"parallel.in_flight = {in_flight} is more than the {plural(count, 'micro-batch')} of "
             f"a step (train.global_batch_size = {batch}, parallel.micro_batch_size = {size}"
             f"{f', parallel.rings = {rings}' if rings > 1 else ''}); "
-            f"use {_span(1, count)}, or 0 for automatic"
+            f"use {span(1, count)}, or 0 for automatic"
         )
 
 
@@ -222,7 +192,7 @@ def depth_keeps_its_limit(config: "RunConfig") -> Iterator[str]:
     if 0 < most < depth:
         yield (
             f"parallel.in_flight = {depth} is more than parallel.max_in_flight = {most}; "
-            f"use {_span(1, most)}, or 0 for automatic"
+            f"use {span(1, most)}, or 0 for automatic"
         )
     if most == 1 and config.parallel.schedule == "ep_overlap" and config.micro_batches > 1:
         yield (
@@ -239,7 +209,7 @@ def overlap_has_a_pair(config: "RunConfig") -> Iterator[str]:
         yield (
             'parallel.in_flight = 1, but parallel.schedule = "ep_overlap" hides the all-to-all of '
             "one micro-batch behind the compute of another; "
-            f"use {_span(2, config.micro_batches)}, or 0 for automatic"
+            f"use {span(2, config.micro_batches)}, or 0 for automatic"
         )
 
 
@@ -284,18 +254,18 @@ def learning_rate_fits_run(config: "RunConfig") -> Iterator[str]:
     if warmup > steps:
         yield (
             f"train.lr_schedule.warmup_steps = {warmup} is more than train.steps = {steps}; "
-            f"use {_span(0, steps)}"
+            f"use {span(0, steps)}"
         )
     elif schedule.kind == "wsd" and warmup == steps:
         yield (
             f"train.lr_schedule.warmup_steps = {warmup} leaves no step of train.steps = {steps} "
-            f'for the fall of kind = "wsd"; use {_span(0, steps - 1)}'
+            f'for the fall of kind = "wsd"; use {span(0, steps - 1)}'
         )
     elif schedule.kind == "wsd" and warmup + decay > steps:
         yield (
             f"train.lr_schedule.warmup_steps = {warmup} and decay_steps = {decay} together are "
             f"more than train.steps = {steps}; with this warm-up use decay_steps = "
-            f"{_span(1, steps - warmup)}"
+            f"{span(1, steps - warmup)}"
         )
 
 
@@ -311,8 +281,8 @@ def weights_fit_paths(config: "RunConfig") -> Iterator[str]:
     weights, paths = config.data.weights, config.data.paths
     if weights and len(weights) != len(paths):
         yield (
-            f"data.weights has {_plural(len(weights), 'number')} for "
-            f"{_plural(len(paths), 'path')} in data.paths; give one number per path, "
+            f"data.weights has {plural(len(weights), 'number')} for "
+            f"{plural(len(paths), 'path')} in data.paths; give one number per path, "
             "or [] for shares in proportion to size"
         )
     for index, weight in enumerate(weights):
@@ -350,29 +320,9 @@ def router_learns(config: "RunConfig") -> Iterator[str]:
         )
 
 
-def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
-
-
-def _list(numbers: list[int]) -> str:
-    return join_words([str(number) for number in numbers])
-
-
-def _span(least: int, most: int) -> str:
-    return str(least) if least == most else f"{least} to {most}"
-
-
-def _plural(count: int, noun: str) -> str:
-    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{count} {noun if count == 1 else plural}"
-
-
 RULES: tuple[Rule, ...] = (
     name_is_a_folder,
-    heads_share_keys,
-    head_dim_is_even,
-    tokens_find_experts,
-    mixtral_renormalises,
+    *MODEL_RULES,
     groups_own_layers,
     expert_workers_own_experts,
     shares_fit_workers,
