@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from disagmoe.config.costs import USUAL
+from disagmoe.config.hardware_rules import colocated_machines_match, slow_worker_is_there
 from disagmoe.config.model_rules import MODEL_RULES
 from disagmoe.config.parallel import COLOCATED, FIRST_PROFILED, PROFILED, micro_batches
 from disagmoe.config.phrases import divisors, list_numbers, plural, span
@@ -340,5 +341,7 @@ RULES: tuple[Rule, ...] = (
     learning_rate_fits_run,
     paths_are_named,
     weights_fit_paths,
+    colocated_machines_match,
+    slow_worker_is_there,
 )
 CAUTIONS: tuple[Rule, ...] = (attention_workers_have_sequences, router_learns)

@@ -16,6 +16,13 @@ def only_planned(config: RunConfig) -> list[str]:
             f"model.family = {format_value(config.model.family)} can be planned and simulated, but "
             f"not trained yet; use {families}"
         )
+    parallel = config.parallel
+    if parallel.dedupe == "node":
+        found.append(
+            'parallel.dedupe = "node" can be simulated, but not run yet; use "rank" or "none"'
+        )
+    if parallel.dispatch == "fp8":
+        found.append('parallel.dispatch = "fp8" can be simulated, but not run yet; use "same"')
     return found
 
 

@@ -49,6 +49,11 @@ _TRAITS: dict[Family, Traits] = {
 """From the modelling files of Transformers 5, by `model_type`."""
 
 
+def normalises_qk(model: ModelConfig) -> bool:
+    """Whether queries and keys are normalised."""
+    return _TRAITS[model.family].qk_norm is not QkNorm.NONE
+
+
 def attention_matrices(model: ModelConfig) -> int:
     """Weights of the projections of one attention layer: h d (q + 2 g) + q d h, or those of
     multi-head latent attention (DeepSeek-V2, arXiv:2405.04434 section 2.1)."""

@@ -200,6 +200,7 @@ class AttentionSide:
         if self.recording is not None:
             self.recording.choices[layer, mb] = out.routing.expert_TK
         ranges, dedupe = self._context.expert_ranges, self._config.parallel.dedupe
+        assert dedupe != "node", "simulated only; refused before a run"
         sent = plan_dispatch(out.routing.expert_TK, ranges, dedupe)
         self._slots.put(_slot(SlotKind.ROWS, layer, mb), self._pack_rows(layer, out, sent))
         self._put_residual(layer, mb, out.x_TD.detach(), sent)

@@ -182,6 +182,31 @@ REFUSED = [
         ["data.weights=[0]"],
         "data.weights[0] = 0.0; expected a number > 0 (leave out a path that gives nothing)",
     ),
+    (
+        ["parallel.schedule=ep_1f1b", "hardware.expert_machine=h20"],
+        'hardware.expert_machine = "h20" and attention_machine = "h800", but parallel.schedule = '
+        '"ep_1f1b" has attention and experts on the same workers, which go at the pace of the '
+        'slowest; use the slower one and expert_machine "same"',
+    ),
+    (
+        ["parallel.schedule=ep_overlap", "hardware.mixed_nodes=true"],
+        'hardware.mixed_nodes = true has no effect with parallel.schedule = "ep_overlap", whose '
+        "workers have attention and experts; use false",
+    ),
+    (
+        ["hardware.slow_factor=2"],
+        "hardware.slow_factor = 2.0 has no effect without a hardware.slow_worker; name one, or use "
+        "1.5",
+    ),
+    (
+        ["hardware.slow_worker=F1.0"],
+        'hardware.slow_worker = "F1.0" is no worker; groups are A0, F0, and a worker is written '
+        "A0.0",
+    ),
+    (
+        ["parallel.schedule=ep_1f1b", "hardware.slow_worker=C0.2"],
+        'hardware.slow_worker = "C0.2" is no worker; the ranks of C0 are 0 to 1',
+    ),
 ]
 
 LEGAL = [

@@ -29,3 +29,11 @@ def test_a_family_that_is_not_trained_is_planned_and_not_run():
 def test_dense_layers_do_not_pass_the_ring():
     dense = ["model.family=deepseek", "model.dense_layers=1", "model.dense_width=64"]
     assert programs_for(override(STARTER, dense)).spec.layout.layers == 3
+
+
+def test_what_the_wire_cannot_do_yet_is_simulated_only():
+    config = override(STARTER, ["parallel.dedupe=node", "parallel.dispatch=fp8"])
+    assert only_planned(config) == [
+        'parallel.dedupe = "node" can be simulated, but not run yet; use "rank" or "none"',
+        'parallel.dispatch = "fp8" can be simulated, but not run yet; use "same"',
+    ]

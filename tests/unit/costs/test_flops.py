@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.costs.public_models import MODELS
 
 from disagmoe.costs import flops
+from tests.unit.costs.public_models import MODELS
 
 V3 = MODELS["deepseek-v3"]
 QWEN = MODELS["qwen3-235b-a22b"]
@@ -52,9 +52,7 @@ def test_deepseek_by_gpu_hours():
 
 
 # Megatron-MoE-ModelZoo: Qwen3-235B on 256 H100, 2048 sequences of 4096 tokens per step
-@pytest.mark.parametrize(
-    ("step_s", "tflops"), [(19.7, 245), (17.6, 276), (24.2, 200), (29.0, 167)]
-)
+@pytest.mark.parametrize(("step_s", "tflops"), [(19.7, 245), (17.6, 276), (24.2, 200), (29.0, 167)])
 def test_megatron_steps_of_qwen3_235b(step_s, tflops):
     tokens_per_s = 2048 * 4096 / step_s / 256
     assert tokens_per_s * flops.model_flops(QWEN, 4096) / 1e12 == pytest.approx(tflops, rel=0.01)

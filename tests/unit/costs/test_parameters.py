@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from tests.unit.costs.public_models import MODELS, PUBLISHED_B
 
 from disagmoe.config.starter import STARTER
 from disagmoe.costs.parameters import (
@@ -13,6 +12,7 @@ from disagmoe.costs.parameters import (
     total_parameters,
 )
 from disagmoe.model import names
+from tests.unit.costs.public_models import MODELS, PUBLISHED_B
 
 
 @pytest.mark.parametrize("name", PUBLISHED_B)
@@ -84,9 +84,7 @@ def hf_config(model):
             return transformers.Qwen2MoeConfig(**common, **moe_width, **experts, **width)
         case "glm4_moe":
             bias = {"attention_bias": True}
-            return transformers.Glm4MoeConfig(
-                **common, **head, **dense, **shared, **routed, **bias
-            )
+            return transformers.Glm4MoeConfig(**common, **head, **dense, **shared, **routed, **bias)
         case "deepseek_v2":
             return transformers.DeepseekV2Config(**common, **dense, **shared, **routed, **latent)
         case "deepseek_v3":
