@@ -17,8 +17,27 @@ Family = Literal[
     "deepseek_v2",
     "deepseek_v3",
 ]
-TRAINED: frozenset[Family] = frozenset({"mixtral", "qwen3_moe"})
-"""Families that a run can train; the planning commands know all of them."""
+
+
+class YarnConfig(Section):
+    """YaRN (arXiv:2309.00071): rotary frequencies for longer sequences than a model first saw."""
+
+    factor: float = Field(default=1.0, ge=1)
+    """How much longer; 1 changes nothing, and then all other settings keep their defaults."""
+    original_length: int = Field(default=4096, ge=1)
+    """Tokens of a sequence before."""
+    beta_fast: float = Field(default=32.0, gt=0)
+    """Frequencies with more turns than this over the original length stay as they are."""
+    beta_slow: float = Field(default=1.0, gt=0)
+    """Frequencies with fewer turns than this are divided by the factor."""
+    mscale: float = Field(default=0.0, ge=0)
+    """With `mscale_all_dim`: cosines and sines are multiplied by the ratio of 0.1 * m * ln(factor)
+    + 1 of the two, 1 where they are equal; without them by that with m = 1."""
+    mscale_all_dim: float = Field(default=0.0, ge=0)
+    """See `mscale`; in the DeepSeek families the attention scores are also multiplied by the square
+    of 0.1 * mscale_all_dim * ln(factor) + 1."""
+    truncate: bool = True
+    """Round the range between the two betas outwards to whole dimensions."""
 
 
 class ModelConfig(Section):
@@ -27,8 +46,7 @@ class ModelConfig(Section):
 
     family: Family
     """Which public architecture the network equals number by number, by its `model_type` in
-    Transformers. `train` knows `mixtral` (no q/k norm, always renormalises the top-k weights) and
-    `qwen3_moe` (normalises queries and keys per head); the planning commands know all."""
+    Transformers; `deepseek` is the first DeepSeek-MoE, which Transformers does not have."""
     vocab_size: int = Field(ge=2)
     """Rows of the embedding and of the LM head, in tokens; at least the tokenizer's size."""
     hidden: int = Field(ge=1)
@@ -75,12 +93,17 @@ class ModelConfig(Section):
     dense_width: int = Field(default=0, ge=0)
     """Its inner width; 0 without dense layers."""
     norm_topk_prob: bool = True
-    """Divide the top-k router weights by their sum. Mixtral always does."""
+    """Divide the top-k router weights by their sum. `mixtral` and `gpt_oss` always do,
+    `deepseek_v2` never does."""
+    routed_scaling: float = Field(default=1.0, gt=0)
+    """Factor of the router weights (`routed_scaling_factor`)."""
     forced_balance: bool = False
     """Send each token to experts that are drawn at random, equally often, instead of those that the
     router prefers; for benchmarks, whose load then does not depend on what was learnt."""
     rope_theta: float = Field(default=10000.0, gt=0)
     """Base of the rotary frequencies."""
+    yarn: YarnConfig = YarnConfig()
+    """Their stretching for long sequences."""
     norm_eps: float = Field(default=1e-6, gt=0)
     """Added to the mean square inside every RMSNorm."""
     tied_embeddings: bool = False

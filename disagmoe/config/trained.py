@@ -1,7 +1,7 @@
 """Settings that the planning commands know and no run can execute yet."""
 
 from disagmoe.config.catalogue import join_words
-from disagmoe.config.model import TRAINED
+from disagmoe.config.families import TRAINED
 from disagmoe.config.run import RunConfig
 from disagmoe.config.tomlwrite import format_value
 from disagmoe.errors import ConfigError

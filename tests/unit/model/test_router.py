@@ -1,13 +1,16 @@
 import pytest
 import torch
 
-from disagmoe.model.router import draw_experts, route
+from disagmoe.model.params import RouterParams
+from disagmoe.model.router import Rule, draw_experts, least_margin, route
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+TWO = Rule(top_k=2, renormalise=True)
 
 
 def route_logits(logits: torch.Tensor, top_k: int, *, renormalise: bool = True):  # type: ignore[no-untyped-def]
-    return route(torch.eye(logits.shape[1]), logits, top_k=top_k, renormalise=renormalise)
+    rule = Rule(top_k=top_k, renormalise=renormalise)
+    return route(RouterParams(torch.eye(logits.shape[1])), logits, rule)
 
 
 @pytest.mark.parametrize(
@@ -30,8 +33,8 @@ def test_bf16_input_is_routed_in_fp32() -> None:
     generator = torch.Generator().manual_seed(0)
     n = torch.randn(500, 64, generator=generator).bfloat16()
     weight = torch.randn(256, 64, generator=generator).bfloat16()
-    routing = route(weight, n, top_k=8, renormalise=True)
-    exact = route(weight.double(), n.double(), top_k=8, renormalise=True)
+    routing = route(RouterParams(weight), n, Rule(top_k=8, renormalise=True))
+    exact = route(RouterParams(weight.double()), n.double(), Rule(top_k=8, renormalise=True))
     assert (routing.gate_TK.dtype, routing.logits_TE.dtype) == (torch.float32, torch.float32)
     same = (routing.expert_TK.sort().values == exact.expert_TK.sort().values).all(dim=1)
     assert same.double().mean() > 0.999
@@ -39,7 +42,7 @@ def test_bf16_input_is_routed_in_fp32() -> None:
 
 def test_fp64_stays_fp64() -> None:
     n = torch.randn(3, 4, dtype=torch.float64)
-    routing = route(torch.eye(4, dtype=torch.float64), n, top_k=2, renormalise=True)
+    routing = route(RouterParams(torch.eye(4, dtype=torch.float64)), n, TWO)
     assert routing.gate_TK.dtype == routing.probs_TE.dtype == torch.float64
 
 
@@ -55,13 +58,13 @@ def test_gates_pass_gradients_to_weight_and_input() -> None:
     weight = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     n = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(
-        lambda w, x: route(w, x, top_k=2, renormalise=True).gate_TK, (weight, n)
+        lambda w, x: route(RouterParams(w), x, TWO).gate_TK, (weight, n)
     )
 
 
 def test_detach_keeps_values_and_drops_the_graph() -> None:
     weight = torch.randn(4, 3, requires_grad=True)
-    routing = route(weight, torch.randn(2, 3), top_k=2, renormalise=True)
+    routing = route(RouterParams(weight), torch.randn(2, 3), TWO)
     detached = routing.detach()
     assert routing.gate_TK.requires_grad
     for name in ("expert_TK", "gate_TK", "probs_TE", "logits_TE"):
@@ -71,7 +74,9 @@ def test_detach_keeps_values_and_drops_the_graph() -> None:
 
 def test_given_experts_keep_the_weights_that_the_router_has_for_them() -> None:
     given = torch.tensor([[3, 1]])
-    routing = route(torch.eye(4), LOGITS, top_k=2, renormalise=False, expert_TK=given)
+    routing = route(
+        RouterParams(torch.eye(4)), LOGITS, Rule(top_k=2, renormalise=False), expert_TK=given
+    )
     free = route_logits(LOGITS, 4, renormalise=False)
     assert torch.equal(routing.expert_TK, given)
     assert torch.equal(routing.gate_TK, free.gate_TK[:, [3, 1]])
