@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from disagmoe.config.catalogue import join_words
+from disagmoe.config.families import TRAITS
 from disagmoe.config.model import Family, ModelConfig
 from disagmoe.config.phrases import divisors, list_numbers, span
 from disagmoe.config.tomlwrite import format_value
@@ -170,12 +171,45 @@ def tokens_find_experts(config: HasModel) -> Iterator[str]:
         )
 
 
-def mixtral_renormalises(config: HasModel) -> Iterator[str]:
-    """`model.norm_topk_prob` is true for the family `mixtral`."""
-    if config.model.family == "mixtral" and not config.model.norm_topk_prob:
+def gates_are_the_familys(config: HasModel) -> Iterator[str]:
+    """`model.norm_topk_prob` is true for the families `mixtral` and `gpt_oss` and false for
+    `deepseek_v2`."""
+    model = config.model
+    own = TRAITS.get(model.family)
+    fixed = None if own is None else own.renormalises
+    if fixed is not None and model.norm_topk_prob != fixed:
         yield (
-            'model.norm_topk_prob = false, but model.family = "mixtral" always renormalises; '
-            'use true, or family "qwen3_moe"'
+            f"model.norm_topk_prob = {format_value(model.norm_topk_prob)}, but model.family = "
+            f'"{model.family}" {"always" if fixed else "never"} renormalises; use '
+            f"{format_value(fixed)}, or another family"
+        )
+
+
+def yarn_settings_have_a_factor(config: HasModel) -> Iterator[str]:
+    """`model.yarn` keeps its defaults where `model.yarn.factor` is 1."""
+    yarn = config.model.yarn
+    if yarn.factor > 1:
+        return
+    for name, field in type(yarn).model_fields.items():
+        if getattr(yarn, name) != field.default:
+            yield (
+                f"model.yarn.{name} = {format_value(getattr(yarn, name))} has no effect with "
+                "model.yarn.factor = 1; give a factor above 1, or leave it out"
+            )
+
+
+def groups_have_two_to_score(config: HasModel) -> Iterator[str]:
+    """Where a group of experts is chosen by its two best (`deepseek_v3`), `model.expert_groups`
+    have at least two of `model.experts` each."""
+    model = config.model
+    own = TRAITS.get(model.family)
+    if own is None or own.group_score == "best" or model.expert_groups == 1:
+        return
+    if model.experts // model.expert_groups < 2:
+        yield (
+            f"model.expert_groups = {model.expert_groups} has one of model.experts = "
+            f"{model.experts} each, but {model.family} chooses groups by their two best; use "
+            "fewer groups"
         )
 
 
@@ -183,7 +217,9 @@ MODEL_RULES: tuple[ModelRule, ...] = (
     heads_share_keys,
     head_dim_is_even,
     tokens_find_experts,
-    mixtral_renormalises,
+    gates_are_the_familys,
+    yarn_settings_have_a_factor,
+    groups_have_two_to_score,
     attention_fits_family,
     experts_fit_family,
     latent_attention_is_whole,

@@ -4,7 +4,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from disagmoe.config.catalogue import join_words
 from disagmoe.config.costs import USUAL
+from disagmoe.config.families import TRAITS
 from disagmoe.config.hardware_rules import colocated_machines_match, slow_worker_is_there
 from disagmoe.config.model_rules import MODEL_RULES
 from disagmoe.config.parallel import COLOCATED, FIRST_PROFILED, PROFILED, micro_batches
@@ -124,6 +126,35 @@ def residual_fits_ring(config: "RunConfig") -> Iterator[str]:
         yield (
             f'parallel.residual = "{residual}" sends the residual stream to the next group, but '
             'parallel.groups = 1 has no other group; use "auto" or "local"'
+        )
+
+
+def shared_experts_have_a_way(config: "RunConfig") -> Iterator[str]:
+    """`parallel.shared_experts` is `attention` without `model.shared_width`, and `expert` with a
+    `fused` `parallel.residual`."""
+    parallel, width = config.parallel, config.model.shared_width
+    if parallel.shared_experts == "expert" and not width:
+        yield (
+            'parallel.shared_experts = "expert", but model.shared_width = 0 has no shared experts; '
+            'use "attention"'
+        )
+    if parallel.residual == "fused" and width and parallel.shared_experts == "attention":
+        yield (
+            'parallel.residual = "fused" sends the residual stream on before the shared experts of '
+            'the attention workers are added to it; use "auto" or "direct", or '
+            'parallel.shared_experts = "expert"'
+        )
+
+
+def biases_balance_their_families(config: "RunConfig") -> Iterator[str]:
+    """`train.loss.bias_rate` is 0 for families without a bias for the choice of experts."""
+    own, rate = TRAITS.get(config.model.family), config.train.loss.bias_rate
+    if rate and own is not None and not own.balance_bias:
+        families = [format_value(name) for name, other in TRAITS.items() if other.balance_bias]
+        yield (
+            f"train.loss.bias_rate = {rate:g}, but the routers of model.family = "
+            f"{format_value(config.model.family)} have no bias for the choice; use 0, or family "
+            f"{join_words(families)}"
         )
 
 
@@ -330,6 +361,8 @@ RULES: tuple[Rule, ...] = (
     shares_leave_experts,
     colocated_workers_match,
     residual_fits_ring,
+    shared_experts_have_a_way,
+    biases_balance_their_families,
     tied_embeddings_meet,
     micro_batch_fits_batch,
     rings_share_batch,

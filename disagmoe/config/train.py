@@ -48,6 +48,10 @@ class LossConfig(Section):
     aux_scope: Literal["sequence", "micro_batch"] = "sequence"
     """Over which tokens the balance is measured: each `sequence` alone (does not depend on the
     layout), or each `micro_batch` over all attention workers."""
+    bias_rate: float = Field(default=0.0, ge=0)
+    """What a step adds to the bias of each expert that was chosen less than the mean, and subtracts
+    from those chosen more often; it is for the choice alone, and no gradient or weight decay meets
+    it (arXiv:2408.15664; DeepSeek-V3 takes 0.001). For families with such a bias: `deepseek_v3`."""
     z_coef: float = Field(default=0.0, ge=0)
     """Weight of the router z-loss, the mean squared log-sum-exp of the router logits; summed over
     layers."""

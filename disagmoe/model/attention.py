@@ -69,9 +69,7 @@ def _grouped_query(
     return F.linear(_joined(mixed_BHSC), params.o_DQ, params.o_bias_D)
 
 
-def _normed(
-    x_BSQ: torch.Tensor, weight: torch.Tensor | None, config: ModelConfig
-) -> torch.Tensor:
+def _normed(x_BSQ: torch.Tensor, weight: torch.Tensor | None, config: ModelConfig) -> torch.Tensor:
     if weight is None:
         return x_BSQ
     split = x_BSQ.unflatten(-1, (-1, weight.shape[0]))
@@ -121,7 +119,7 @@ def _latent_queries(
 
 def _heads(x_BSQ: torch.Tensor, width: int) -> torch.Tensor:
     """Return [B, H, S, width]."""
-    return x_BSQ.unflatten(-1, (-1, width)).transpose(1, 2)
+    return x_BSQ.view(*x_BSQ.shape[:2], x_BSQ.shape[2] // width, width).transpose(1, 2)
 
 
 def _joined(x_BHSC: torch.Tensor) -> torch.Tensor:

@@ -100,9 +100,7 @@ def _attended(
 ) -> torch.Tensor:
     normed_BSD = rms_norm(h_BSD, params.attn_norm_D, config.norm_eps)
     window = config.window_of(layer)
-    return h_BSD + attention(
-        params, normed_BSD, config, rope, window=window, documents=documents
-    )
+    return h_BSD + attention(params, normed_BSD, config, rope, window=window, documents=documents)
 
 
 def _forced(h_BSD: torch.Tensor, config: ModelConfig, layer: int) -> torch.Tensor | None:

@@ -3,7 +3,7 @@
 Letters: R rows, P pairs of (row, expert), D hidden, E local experts, F expert width, G 2F.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, assert_never, cast
 
 import torch
@@ -121,16 +121,38 @@ def experts_apply(
     """
     experts = params.down_EDF.shape[0]
     plan = PairPlan.of(row_of_pair_P, expert_of_pair_P, rows=rows_RD.shape[0], experts=experts)
+    grouped = _use_grouped(params, backend) and len(expert_of_pair_P) > 0
+    kept = _kept(params, plan, gate_P, rows_RD, grouped)
+    return combine_pairs(kept.y_PD, gate_P, plan), kept
+
+
+def _kept(
+    params: ExpertParams,
+    plan: PairPlan,
+    gate_P: torch.Tensor,
+    rows_RD: torch.Tensor,
+    grouped: bool,
+) -> Kept:
     x_PD = gather_pairs(rows_RD, plan)
-    grouped = _use_grouped(params, backend) and x_PD.shape[0] > 0
     gate_up_PG = _linear(x_PD, params.gate_up_EGD, plan.counts_E, grouped)
     _add_bias(gate_up_PG, params.gate_up_bias_EG, plan.counts_E)
     clamped = params.gate_up_bias_EG is not None
     act_PF = clamped_swiglu(gate_up_PG) if clamped else swiglu(gate_up_PG)
     y_PD = _linear(act_PF, params.down_EDF, plan.counts_E, grouped)
     _add_bias(y_PD, params.down_bias_ED, plan.counts_E)
-    kept = Kept(plan, gate_P, x_PD, gate_up_PG, act_PF, y_PD, grouped)
-    return combine_pairs(y_PD, gate_P, plan), kept
+    return Kept(plan, gate_P, x_PD, gate_up_PG, act_PF, y_PD, grouped)
+
+
+def without_activations(kept: Kept, rows_RD: torch.Tensor) -> Kept:
+    """Return `kept` with the rows alone, of which `recomputed` makes the rest again."""
+    nothing = rows_RD[:0]
+    return replace(kept, x_PD=rows_RD, gate_up_PG=nothing, act_PF=nothing, y_PD=nothing)
+
+
+@torch.no_grad()
+def recomputed(params: ExpertParams, kept: Kept) -> Kept:
+    """Return what `experts_apply` kept, from what `without_activations` left of it."""
+    return _kept(params, kept.plan, kept.gate_P, kept.x_PD, kept.grouped)
 
 
 @torch.no_grad()
@@ -258,17 +280,13 @@ def _add_products(
             sum_NK.add_(torch.mm(dy.T, x, out=product_NK))
 
 
-def _add_bias(
-    y_PN: torch.Tensor, bias_EN: torch.Tensor | None, counts_E: torch.Tensor
-) -> None:
+def _add_bias(y_PN: torch.Tensor, bias_EN: torch.Tensor | None, counts_E: torch.Tensor) -> None:
     """Add to each row the bias of its expert, in place."""
     if bias_EN is not None:
         y_PN.add_(bias_EN.repeat_interleave(counts_E, dim=0, output_size=len(y_PN)))
 
 
-def _add_sums(
-    sum_EN: torch.Tensor | None, dy_PN: torch.Tensor, counts_E: torch.Tensor
-) -> None:
+def _add_sums(sum_EN: torch.Tensor | None, dy_PN: torch.Tensor, counts_E: torch.Tensor) -> None:
     """Add the sum of each expert's rows to its bias gradient."""
     if sum_EN is not None:
         for sum_N, dy in zip(sum_EN, dy_PN.split(counts_E.tolist()), strict=True):

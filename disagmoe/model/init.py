@@ -12,8 +12,8 @@ from disagmoe.model.partition import LocalTensor
 def initial_value(name: str, shape: names.Shape, *, seed: int, std: float) -> torch.Tensor:
     """Return the initial fp32 value of the global parameter `name`, on the CPU.
 
-    Norms are 1, biases 0, all others normal(0, std). The generator is seeded by a hash of `seed` and `name`, so
-    that every partition, precision and device starts from the same numbers.
+    Norms are 1, biases 0, all others normal(0, std). The generator is seeded by a hash of `seed`
+    and `name`, so that every partition, precision and device starts from the same numbers.
     """
     if names.is_norm(name):
         return torch.ones(shape)

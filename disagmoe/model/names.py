@@ -36,6 +36,11 @@ def balance_name(layer: int) -> str:
     return f"layers.{layer}.{BALANCE_BIAS}"
 
 
+def layer_of(name: str) -> int:
+    """Layer that a tensor belongs to, of a global or local name that begins with one."""
+    return int(name.split(".")[1])
+
+
 def attention_shapes(config: ModelConfig, layer: int) -> dict[str, Shape]:
     """Parameters of `layer` on the attention side: both norms, attention, and the router with
     shared experts or, in a dense layer, its SwiGLU."""
@@ -94,7 +99,7 @@ def _latent_shapes(config: ModelConfig, layer: int) -> dict[str, Shape]:
 
 def shared_shapes(config: ModelConfig, layer: int) -> dict[str, Shape]:
     """Parameters of the shared experts of `layer`, on whichever side they are."""
-    if not config.shared_width:
+    if not config.shared_width or layer < config.dense_layers:
         return {}
     shapes = _swiglu(config, layer, "shared", config.shared_width)
     if traits(config).shared_gate:

@@ -71,10 +71,12 @@ class SwigluParams:
     @classmethod
     def read(cls, store: Store, config: ModelConfig, layer: int, part: str) -> "SwigluParams":
         """Take `shared` or `dense` of `layer` from `store`."""
-        three = [store[names.attention_name(layer, f"{part}.{leaf}")] for leaf in names.SWIGLU]
+        gate, up, down = (
+            store[names.attention_name(layer, f"{part}.{leaf}")] for leaf in names.SWIGLU
+        )
         switched = part == "shared" and traits(config).shared_gate
         switch = store[names.attention_name(layer, "shared.switch")] if switched else None
-        return cls(*three, switch)
+        return cls(gate, up, down, switch)
 
 
 @dataclass(frozen=True, slots=True)

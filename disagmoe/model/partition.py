@@ -164,6 +164,6 @@ def _expert_stacks(config: ModelConfig, layer: int, experts: range) -> tuple[Loc
         (count, 2 * width),
         (count, hidden),
     )
-    parts = (gate_up[0], down[0], gate_up[1], down[1])
-    stacks = zip(stack_names(config, layer), whole, parts, strict=False)
+    places = (gate_up[0], down[0], gate_up[1], down[1])
+    stacks = zip(stack_names(config, layer), whole, places, strict=False)
     return tuple(LocalTensor(name, shape, tuple(own)) for name, shape, own in stacks)

@@ -149,7 +149,7 @@ def _gap(values_TN: torch.Tensor, chosen: int) -> float:
     if chosen == values_TN.shape[1] or not len(values_TN):
         return float("inf")
     ordered = values_TN.sort(dim=-1, descending=True).values
-    return (ordered[:, chosen - 1] - ordered[:, chosen]).min().item()
+    return float((ordered[:, chosen - 1] - ordered[:, chosen]).min())
 
 
 def draw_experts(

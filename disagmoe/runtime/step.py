@@ -14,15 +14,22 @@ from disagmoe.errors import DataError
 from disagmoe.model.losses import StepTotals
 from disagmoe.optim.clip import all_finite, clip_scale, nonfinite_names
 from disagmoe.optim.lr import learning_rate
-from disagmoe.runtime.attention import AttentionSide, Part
+from disagmoe.runtime.attention import AttentionSide
 from disagmoe.runtime.channels import WORLD, channel_specs
 from disagmoe.runtime.clock import Stopwatch
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.counters import StepCounters
 from disagmoe.runtime.experts import ExpertSide
+from disagmoe.runtime.halves import Part
 from disagmoe.runtime.interpreter import Interpreter
 from disagmoe.runtime.offsets import clock_offset
-from disagmoe.runtime.parameters import Parameters, SegmentKind, local_tensors, used_twice
+from disagmoe.runtime.parameters import (
+    Parameters,
+    SegmentKind,
+    balances_of,
+    local_tensors,
+    used_twice,
+)
 from disagmoe.runtime.recording import Recording
 from disagmoe.runtime.report import EvalReport, StepReport
 from disagmoe.runtime.side import SideOps
@@ -63,8 +70,15 @@ class WorkerRuntime:
         self._slots = SlotTable(config.cluster.transfer_timeout_s)
         self.stopwatch = Stopwatch()
         self.parameters = Parameters(
-            local_tensors(config.model, context.layout, context.worker, context.expert_ranges),
+            local_tensors(
+                config.model,
+                context.layout,
+                context.worker,
+                context.expert_ranges,
+                shared_with_experts=context.shared_with_experts,
+            ),
             used_twice(config.model, context.layout, context.worker),
+            balances_of(config.model, context.layout, context.worker),
             seed=config.train.seed,
             std=config.model.init_std,
             dtype=context.dtype,
@@ -99,7 +113,10 @@ class WorkerRuntime:
 
     def connect(self) -> None:
         """Open and warm all channels. All workers call it together."""
-        opened = self._transport.open(channel_specs(self._context.spec))
+        context = self._context
+        opened = self._transport.open(
+            channel_specs(context.spec, shared_with_experts=context.shared_with_experts)
+        )
         self._counted = {name: CountedChannel(one, self._me) for name, one in opened.items()}
         self._channels.update(self._counted)
         self.update.connect(self._channels)
@@ -293,6 +310,7 @@ class WorkerRuntime:
             self.update.apply(
                 learning_rate(self._step, train), clip_scale(norm, train.optimizer.clip_norm)
             )
+            self.update.move_balances(world.choices_LE, train.loss.bias_rate)
             self.stopwatch.switch(Kind.SEND)
             self.update.gather()
             self.stopwatch.switch(Kind.OPTIMIZER)

@@ -34,6 +34,7 @@ class Differences:
     grads: float = 0.0
     values: float = 0.0
     update: float = 0.0
+    balances: float = 0.0
     flips: int = 0
     worst_grad: str = ""
 
@@ -49,7 +50,7 @@ class Differences:
 
     def within(self, tolerance: float, *, judge_values: bool, update_tolerance: float) -> bool:
         """Whether all of them are within bounds. Not a number is outside of any."""
-        judged = [self.loss, self.balance, self.z, self.norm, self.grads]
+        judged = [self.loss, self.balance, self.z, self.norm, self.grads, self.balances]
         judged += [self.values] if judge_values else []
         return (
             all(value <= tolerance for value in judged)
@@ -114,6 +115,13 @@ def compare(
                 grads=grads[name],
                 values=max(values),
                 update=_update_difference(seen, reference, config) if check_update else 0.0,
+                balances=max(
+                    (
+                        tensor_difference(bias, reference.after.balances[key], 1.0)
+                        for key, bias in seen.balances.items()
+                    ),
+                    default=0.0,
+                ),
                 flips=_flips(worker, seen, reference, config),
                 worst_grad=name,
             )
@@ -134,7 +142,7 @@ def _flips(worker: Worker, seen: Observation, reference: ReferenceStep, config: 
     mine = ring_micro_batches(
         reference.batch, parallel.micro_batch_size, worker.ring, parallel.rings
     )
-    layers = range(worker.group.index, config.model.layers, parallel.groups)
+    layers = range(worker.group.index, config.model.moe_layers, parallel.groups)
     decisions = {(layer, mb) for layer in layers for mb in range(len(mine))}
     flips = len(decisions - seen.choices.keys())
     for (layer, mb), chosen_TK in seen.choices.items():

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from disagmoe.model.params import RouterParams
-from disagmoe.model.router import Rule, draw_experts, least_margin, route
+from disagmoe.model.router import Rule, draw_experts, route
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
 TWO = Rule(top_k=2, renormalise=True)
