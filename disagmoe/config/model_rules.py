@@ -5,7 +5,7 @@ from typing import Protocol
 
 from disagmoe.config.catalogue import join_words
 from disagmoe.config.families import TRAITS
-from disagmoe.config.model import Family, ModelConfig
+from disagmoe.config.model import Family, ModelConfig, YarnConfig
 from disagmoe.config.phrases import divisors, list_numbers, span
 from disagmoe.config.tomlwrite import format_value
 
@@ -190,7 +190,7 @@ def yarn_settings_have_a_factor(config: HasModel) -> Iterator[str]:
     yarn = config.model.yarn
     if yarn.factor > 1:
         return
-    for name, field in type(yarn).model_fields.items():
+    for name, field in YarnConfig.model_fields.items():
         if getattr(yarn, name) != field.default:
             yield (
                 f"model.yarn.{name} = {format_value(getattr(yarn, name))} has no effect with "
@@ -199,13 +199,13 @@ def yarn_settings_have_a_factor(config: HasModel) -> Iterator[str]:
 
 
 def groups_have_two_to_score(config: HasModel) -> Iterator[str]:
-    """Where a group of experts is chosen by its two best (`deepseek_v3`), `model.expert_groups`
-    have at least two of `model.experts` each."""
+    """With several `model.expert_groups` in `deepseek_v3`, each has at least two of
+    `model.experts`, because their two best decide."""
     model = config.model
     own = TRAITS.get(model.family)
     if own is None or own.group_score == "best" or model.expert_groups == 1:
         return
-    if model.experts // model.expert_groups < 2:
+    if model.experts // model.expert_groups == 1 and model.top_groups >= model.top_k:
         yield (
             f"model.expert_groups = {model.expert_groups} has one of model.experts = "
             f"{model.experts} each, but {model.family} chooses groups by their two best; use "

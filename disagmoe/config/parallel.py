@@ -59,9 +59,9 @@ class ParallelConfig(Section):
     waited for; `ep_overlap`: both on the same workers, all-to-alls behind compute."""
     residual: Literal["auto", "local", "direct", "fused"] = "auto"
     """How the residual stream reaches the next layer: `local` stays on the worker (one group only),
-    `direct` sends it to the next attention group, `fused` lets it travel with the rows that go
-    through the experts, at no extra bytes; `auto` takes `local` for one group, else `fused`, but
-    `direct` with shared experts on the attention workers."""
+    `direct` sends it to the next attention group, `fused` lets it travel with the rows to the
+    experts, at no extra bytes; `auto` takes `local` for one group, else `fused`, or `direct` with
+    shared experts on the attention workers."""
     dedupe: Literal["rank", "none", "node"] = "rank"
     """Rows on the wire: `rank` sends a token once to each expert worker, `none` once to each of its
     experts (for comparison), `node` once to each host, where it is passed on (simulated only)."""

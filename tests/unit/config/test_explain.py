@@ -19,6 +19,8 @@ def test_one_setting_with_its_rules() -> None:
         "    legal:   an integer >= 1\n"
         "    default: none, required\n"
         "    rule:    `model.top_k` is at most `model.experts`.\n"
+        "    rule:    With several `model.expert_groups` in `deepseek_v3`, each has at\n"
+        "    least two of `model.experts`, because their two best decide.\n"
         "    rule:    `model.expert_groups` divides `model.experts`, and\n"
         "    `model.top_groups` is at most that many and leaves each token\n"
         "    `model.top_k` experts.\n"
@@ -94,6 +96,7 @@ def test_tables_come_parents_first() -> None:
     assert [table.name for table in tables(RunConfig)] == [
         "",
         "model",
+        "model.yarn",
         "parallel",
         "parallel.costs",
         "train",

@@ -67,6 +67,7 @@ def test_a_set_may_replace_a_table() -> None:
     assert config.train.loss.model_dump() == {
         "aux_coef": 0.25,
         "aux_scope": "sequence",
+        "bias_rate": 0.0,
         "z_coef": 0.5,
     }
 

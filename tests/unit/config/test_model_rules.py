@@ -37,7 +37,7 @@ REFUSED = [
     (
         ["model.family=mixtral", "model.norm_topk_prob=false"],
         'model.norm_topk_prob = false, but model.family = "mixtral" always renormalises; '
-        'use true, or family "qwen3_moe"',
+        "use true, or another family",
     ),
     (
         ["model.shared_width=64"],
@@ -88,6 +88,16 @@ REFUSED = [
     (
         [*MLA, "model.expert_groups=4", "model.top_groups=5"],
         "model.top_groups = 5 is more than model.expert_groups = 4; use 1 to 4",
+    ),
+    (
+        [*MLA, "model.expert_groups=8", "model.top_groups=4"],
+        "model.expert_groups = 8 has one of model.experts = 8 each, but deepseek_v3 chooses groups "
+        "by their two best; use fewer groups",
+    ),
+    (
+        ["model.yarn.beta_fast=16"],
+        "model.yarn.beta_fast = 16.0 has no effect with model.yarn.factor = 1; give a factor above "
+        "1, or leave it out",
     ),
     (
         [*MLA, "model.expert_groups=8", "model.top_groups=1"],

@@ -49,6 +49,27 @@ REFUSED = [
         'parallel.groups = 1 has no other group; use "auto" or "local"',
     ),
     (
+        ["parallel.shared_experts=expert"],
+        'parallel.shared_experts = "expert", but model.shared_width = 0 has no shared experts; '
+        'use "attention"',
+    ),
+    (
+        [
+            "model.family=deepseek",
+            "model.shared_width=64",
+            "parallel.groups=2",
+            "parallel.residual=fused",
+        ],
+        'parallel.residual = "fused" sends the residual stream on before the shared experts of the '
+        'attention workers are added to it; use "auto" or "direct", or '
+        'parallel.shared_experts = "expert"',
+    ),
+    (
+        ["train.loss.bias_rate=1e-3"],
+        'train.loss.bias_rate = 0.001, but the routers of model.family = "qwen3_moe" have no bias '
+        'for the choice; use 0, or family "deepseek_v3"',
+    ),
+    (
         ["parallel.residual=fused"],
         'parallel.residual = "fused" sends the residual stream to the next group, but '
         'parallel.groups = 1 has no other group; use "auto" or "local"',

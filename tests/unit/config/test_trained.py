@@ -6,9 +6,9 @@ from disagmoe.config.trained import only_planned, refuse_only_planned
 from disagmoe.errors import ConfigError
 from disagmoe.schedule.from_config import compile_for, programs_for
 
-OLMOE = (
-    'model.family = "olmoe" can be planned and simulated, but not trained yet; use "mixtral" or '
-    '"qwen3_moe"'
+GLM = (
+    'model.family = "glm4_moe" can be planned and simulated, but not trained yet; use "deepseek", '
+    '"deepseek_v2", "deepseek_v3", "gpt_oss", "mixtral", "olmoe", "qwen2_moe" or "qwen3_moe"'
 )
 
 
@@ -18,12 +18,12 @@ def test_what_a_run_can_execute_is_left_alone():
 
 
 def test_a_family_that_is_not_trained_is_planned_and_not_run():
-    config = override(STARTER, ["model.family=olmoe"])
-    assert only_planned(config) == [OLMOE]
+    config = override(STARTER, ["model.family=glm4_moe"])
+    assert only_planned(config) == [GLM]
     assert programs_for(config).spec.layout.layers == 4
     with pytest.raises(ConfigError) as caught:
         compile_for(config)
-    assert str(caught.value) == OLMOE
+    assert str(caught.value) == GLM
 
 
 def test_dense_layers_do_not_pass_the_ring():

@@ -168,10 +168,10 @@ def test_announced_counts_give_the_sizes_of_outputs() -> None:
 
 def test_the_table_of_rotations_is_kept_for_one_length() -> None:
     alone = Alone(tiny())
-    first = alone.side._rope(5)
-    assert alone.side._rope(5) is first
-    alone.side._rope(7)
-    assert alone.side._rope(5) is not first
+    first = alone.side._halves._rope(5)
+    assert alone.side._halves._rope(5) is first
+    alone.side._halves._rope(7)
+    assert alone.side._halves._rope(5) is not first
 
 
 def test_ops_of_experts_are_not_for_attention() -> None:
