@@ -1,4 +1,4 @@
-"""What a run tells the script, in order: started, steps, traces and evaluations, one end."""
+"""What a run tells the script, in order: started, steps and what lies between them, one end."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -37,6 +37,8 @@ class StepResult:
     """Why the update was left out, or empty."""
     stopped: bool
     """Whether the run ends here because it was asked to."""
+    saving: bool
+    """Whether the state after it is being saved."""
     step_s: float
     """Time since the end of the call before."""
     tokens_per_s: float
@@ -78,6 +80,8 @@ class ScheduleTuned:
     """Planned duration of a step, without the sums and the update at its end."""
     gap: float
     """Planned duration over its lower bound."""
+    programs_sha256: str
+    """Hash of the programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,37 @@ class EvalResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunResumed:
+    """All workers have the state of a checkpoint; the next step is number `step`."""
+
+    step: int
+    place: str
+    """The checkpoint."""
+    elapsed_s: float
+    """Time to load it."""
+    same_programs: bool
+    """Whether the workers run what those ran that saved it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved:
+    """A checkpoint is complete."""
+
+    step: int
+    """Steps done in it."""
+    place: str
+    """Its directory or URI."""
+    size_bytes: int
+    """Of all files together."""
+    elapsed_s: float
+    """From the end of its step until it was complete; training went on meanwhile."""
+    deleted: tuple[int, ...]
+    """Steps of older ones that were deleted."""
+    problem: str
+    """Why older ones could not be deleted, or empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """The last event. Failures are in order of cause."""
 
@@ -99,4 +134,13 @@ class RunEnded:
     failures: tuple[WorkerFailure, ...] = ()
 
 
-Event = RunStarted | StepResult | StepTraced | ScheduleTuned | EvalResult | RunEnded
+Event = (
+    RunStarted
+    | RunResumed
+    | StepResult
+    | StepTraced
+    | ScheduleTuned
+    | EvalResult
+    | CheckpointSaved
+    | RunEnded
+)

@@ -13,6 +13,8 @@ from disagmoe.actors.messages import (
     Call,
     Outcome,
     Progress,
+    Restored,
+    Saved,
     Started,
     Stopped,
     WorkerAssignment,
@@ -22,6 +24,7 @@ from disagmoe.actors.stacks import all_stacks
 from disagmoe.actors.startup import build_runtime, started
 from disagmoe.runtime.report import StepReport
 from disagmoe.runtime.step import WorkerRuntime
+from disagmoe.storage import Location
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +57,27 @@ class WorkerHost:
             return started(assignment)
 
         return self._guarded(Call("setup"), start)
+
+    def restore(self, assignment: WorkerAssignment) -> Outcome:
+        """Take over the state of the checkpoint that `assignment` names."""
+        point = assignment.resume
+        assert point is not None
+
+        def load() -> Restored:
+            self._runtime.restore(Location.parse(point.place))
+            self._runtime.stopwatch.take()
+            return Restored(self._worker)
+
+        return self._guarded(Call("restore", point.step), load)
+
+    def saved(self, step: int) -> Outcome:
+        """Wait until the state after `step` steps is durable. For another thread than the one that
+        makes the other calls, and after a stop too."""
+        try:
+            return Saved(self._worker, self._runtime.saved(step))
+        except Exception as error:
+            log.exception("%s has not saved its state after %d steps", self._worker, step)
+            return failure_of(self._worker, error)
 
     def run_step(self, step: int) -> Outcome:
         """Do one step, unless the run has ended here before."""

@@ -6,8 +6,30 @@ from enum import StrEnum
 from typing import Literal
 
 from disagmoe.actors.packed import Packed
+from disagmoe.checkpoint.manifest import Done
 from disagmoe.config.run import RunConfig
+from disagmoe.data.position import Origin
 from disagmoe.runtime.report import EvalReport, StepReport
+from disagmoe.runtime.saving import SavedPart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePoint:
+    """The checkpoint that workers load before their first step."""
+
+    place: str
+    """Its directory or URI."""
+    done: Done
+    """What had been done."""
+    origin: Origin
+    """Where the data goes on."""
+    programs_sha256: str
+    """Of the programs that ran before."""
+
+    @property
+    def step(self) -> int:
+        """Steps done, and number of the next one."""
+        return self.done.step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +49,10 @@ class RunPlan:
     """Share of a GPU, so that Ray shows each worker its own."""
     epoch: int = 0
     """Counts restarts of the workers; channels of different epochs never meet."""
+    checkpoints: str = ""
+    """Folder or URI to save to; empty for a run that saves nothing."""
+    resume: ResumePoint | None = None
+    """Where to go on; None begins anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +71,18 @@ class WorkerAssignment:
     epoch: int
     threads: int
     log_file: str
+    checkpoints: str
+    resume: ResumePoint | None
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One thing that all workers do together."""
 
-    kind: Literal["setup", "step", "eval", "adopt"]
+    kind: Literal["setup", "restore", "step", "eval", "adopt", "saved"]
     step: int = 0
     """The step to do, from 0; for an evaluation or a change of programs the step after which it
-    happens."""
+    happens; for a checkpoint the steps done in it."""
 
     def __str__(self) -> str:
         match self.kind:
@@ -66,6 +94,10 @@ class Call:
                 return f"evaluation after step {self.step}"
             case "adopt":
                 return f"change of programs after step {self.step}"
+            case "restore":
+                return f"loading of the checkpoint of {self.step} steps"
+            case "saved":
+                return f"saving after {self.step} steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +116,21 @@ class Adopted:
     """A worker goes on with other programs."""
 
     worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A worker has taken over the state of a checkpoint."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A worker's part of a checkpoint is durable."""
+
+    worker: str
+    saved: SavedPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +167,7 @@ class WorkerFailure:
     """When it was noticed, in seconds since the epoch of the system clock."""
 
 
-Outcome = Started | StepReport | EvalReport | Adopted | Stopped | WorkerFailure
+Outcome = Started | Restored | StepReport | EvalReport | Adopted | Saved | Stopped | WorkerFailure
 """What a worker answers to a call."""
 
 

@@ -64,6 +64,10 @@ class RayCrew:
                 return actor.evaluate.remote(call.step)
             case "adopt":
                 return actor.adopt.remote(self._assignments[name], call.step)
+            case "restore":
+                return actor.restore.remote(self._assignments[name])
+            case "saved":
+                return actor.saved.remote(call.step)
 
     def poll(self, timeout_s: float) -> list[Reply]:
         """See Crew."""

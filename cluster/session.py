@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from disagmoe.actors.driver import Driver
 from disagmoe.actors.events import Event, RunEnded
 from disagmoe.actors.failure import exit_detail
-from disagmoe.actors.messages import RunPlan
+from disagmoe.actors.messages import ResumePoint, RunPlan
 from disagmoe.cluster.local import local_ray
 from disagmoe.cluster.shares import cores, gpus_per_worker, threads_per_worker, worker_count
 from disagmoe.config.run import RunConfig
@@ -76,13 +76,17 @@ class Session:
         return time.monotonic()
 
     def request_stop(self) -> None:
-        """Ask for an end after the step under way; `events` tells when it has come."""
+        """Ask for an end after the step under way and a save, if the config asks for one; `events`
+        tells when it has come."""
         self._driver.request_stop.remote()
 
 
 @contextmanager
-def local_session(config: RunConfig, run_dir: str) -> Iterator[Session]:
-    """Start a private Ray and a run of the resolved `config` on it; end both.
+def local_session(
+    config: RunConfig, run_dir: str, *, checkpoints: str, resume: ResumePoint | None
+) -> Iterator[Session]:
+    """Start a private Ray and a run of the resolved `config` on it, which saves to `checkpoints`
+    and begins at `resume`, or at its first step; end both.
 
     Raises:
         ConfigError, PlacementError: see `local_ray`.
@@ -102,5 +106,7 @@ def local_session(config: RunConfig, run_dir: str) -> Iterator[Session]:
                 host=host,
                 threads_per_worker=threads,
                 gpus_per_worker=gpus_per_worker(config, torch.cuda.device_count()),
+                checkpoints=checkpoints,
+                resume=resume,
             ),
         )

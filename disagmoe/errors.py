@@ -20,6 +20,10 @@ class ConfigError(DisagMoEError):
         super().__init__(text)
 
 
+class StorageError(DisagMoEError):
+    """A path or URI that cannot be opened, read or written."""
+
+
 class DataError(DisagMoEError):
     """Input data that cannot be read or does not fit the model."""
 

@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
-from disagmoe.actors.events import EvalResult, RunStarted, ScheduleTuned, StepResult
+from disagmoe.actors.events import (
+    CheckpointSaved,
+    EvalResult,
+    RunResumed,
+    RunStarted,
+    ScheduleTuned,
+    StepResult,
+)
 from disagmoe.api.result import Result
 from disagmoe.config.run import RunConfig
 
@@ -19,6 +26,16 @@ class Callback:
 
     def on_start(self, started: RunStarted) -> None:
         """All workers are connected."""
+
+    def on_notice(self, text: str) -> None:
+        """Something that differs from the run which goes on here, or that was done to its files;
+        before the workers start."""
+
+    def on_resumed(self, resumed: RunResumed) -> None:
+        """All workers have the state of a checkpoint."""
+
+    def on_checkpoint(self, saved: CheckpointSaved) -> None:
+        """A checkpoint is complete."""
 
     def on_step(self, step: StepResult) -> None:
         """A step is done."""

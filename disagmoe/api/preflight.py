@@ -7,22 +7,32 @@ from disagmoe.cluster.local import check_local
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
 from disagmoe.config.trained import refuse_only_planned
-from disagmoe.data.storage import Location
+from disagmoe.data.source import PreparedSource
+from disagmoe.storage import Location
 
 
 def preflight(config: RunConfig) -> RunConfig:
-    """Return `config` resolved for this machine, with absolute data paths, after opening its data.
+    """Return `config` resolved for this machine, with absolute paths, after opening its data.
 
     Raises:
         ConfigError: settings that do not fit each other, the data or this machine, or that no run
             can execute yet.
         DataError: data that is missing, damaged or too small.
     """
+    return opened(config)[0]
+
+
+def opened(config: RunConfig) -> tuple[RunConfig, PreparedSource]:
+    """Return the same as `preflight`, and the data that it has opened."""
     refuse_only_planned(config)
     resolved = resolve(config, cuda=torch.cuda.is_available())
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})
-    resolved = resolved.model_copy(update={"data": data})
-    open_data(resolved)
+    folder = resolved.checkpoint.folder
+    checkpoint = resolved.checkpoint.model_copy(
+        update={"folder": str(Location.parse(folder)) if folder else ""}
+    )
+    resolved = resolved.model_copy(update={"data": data, "checkpoint": checkpoint})
+    source = open_data(resolved)
     check_local()
-    return resolved
+    return resolved, source

@@ -65,7 +65,7 @@ class Rig:
         told = assignments(plan, train, evaluation, self._store.port)
         self._epoch += 1
         self._step = 0
-        self._deadlines = Deadlines.of(config.cluster)
+        self._deadlines = Deadlines.of(config)
         if self._crew is None:
             strategies = {worker: place.strategy for worker, place in self._places.items()}
             self._crew = RayCrew(told, 0.0, strategies)

@@ -26,6 +26,9 @@ class ClusterConfig(Section):
     three times as long."""
     start_timeout_s: float = Field(default=180.0, gt=0)
     """Longest time for workers to start, load weights and open their channels."""
+    stop_grace_s: float = Field(default=30.0, ge=0)
+    """Longest time after Ctrl-C or SIGTERM for the step under way to end and its state to be saved,
+    before the workers are killed; what sends the signal must wait longer."""
 
     @property
     def transfer_timeout_s(self) -> float:

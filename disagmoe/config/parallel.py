@@ -96,12 +96,13 @@ class ParallelConfig(Section):
         """`expert_shares`, or equal ones."""
         return self.expert_shares or [1.0] * self.expert_workers
 
-    @property
-    def profiled_steps(self) -> range:
-        """The steps that are measured for `profile`, from 0; none for `auto`, which is resolved
-        first."""
-        on = self.profile == "on"
-        return range(FIRST_PROFILED, FIRST_PROFILED + PROFILED) if on else range(0)
+    def profiled_steps(self, first_step: int) -> range:
+        """The steps that are measured for `profile` by workers whose first one is `first_step`;
+        none for `auto`, which is resolved first."""
+        if self.profile != "on":
+            return range(first_step, first_step)
+        begin = first_step + FIRST_PROFILED
+        return range(begin, begin + PROFILED)
 
     @property
     def one_by_one(self) -> bool:

@@ -129,9 +129,10 @@ def _eligible(preference_TE: torch.Tensor, rule: Rule) -> torch.Tensor:
 
 
 def _group_scores(preference_TE: torch.Tensor, rule: Rule) -> torch.Tensor:
-    by_group = preference_TE.unflatten(1, (rule.groups, -1))
+    tokens, experts = preference_TE.shape
+    by_group_TGN = preference_TE.view(tokens, rule.groups, experts // rule.groups)
     best = 2 if rule.group_score == "best two" else 1
-    return by_group.sort(dim=-1, descending=True).values[..., :best].sum(dim=-1)
+    return by_group_TGN.sort(dim=-1, descending=True).values[..., :best].sum(dim=-1)
 
 
 def least_margin(params: RouterParams, logits_TE: torch.Tensor, rule: Rule) -> float:

@@ -40,6 +40,9 @@ class Update:
             members = [str(peer) for peer in replicas(kind, me, layout)]
             held = Replicas(parameters.segments[kind], str(me), members)
             self._replicas[replicas_name(kind, me)] = held
+        self._is_first = me in (
+            replicas(SegmentKind.ATTENTION, me, layout)[:1] if parameters.balances else ()
+        )
         pieces = [piece for held in self._replicas.values() for piece in held.pieces]
         values = [held.value_pieces() for held in self._replicas.values()]
         self.optimizer = Optimizer(
@@ -48,6 +51,22 @@ class Update:
             {piece.key: piece.decays for piece in pieces},
         )
         self._grads: dict[str, torch.Tensor] = {}
+
+    @property
+    def held(self) -> tuple[Replicas, ...]:
+        """This worker's part of each segment that it holds."""
+        return tuple(self._replicas.values())
+
+    @property
+    def own_balances(self) -> dict[str, torch.Tensor]:
+        """Balance biases that this worker answers for: each that it has, if it is the first of the
+        workers that have it."""
+        return self._parameters.balances if self._is_first else {}
+
+    @property
+    def others_balances(self) -> dict[str, torch.Tensor]:
+        """Those that another worker answers for."""
+        return {} if self._is_first else self._parameters.balances
 
     def connect(self, channels: Mapping[str, TransportChannel]) -> None:
         """Take the channels among replicas."""

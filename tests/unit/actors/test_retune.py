@@ -40,12 +40,12 @@ def test_the_programs_are_those_of_the_tuned_config(tmp_path: Path) -> None:
         expert_shares=[],
         planned_s=train.timeline.makespan,
         gap=train.gap,
+        programs_sha256=write_programs(tmp_path / "expected", train, evaluation),
     )
     assert given == assignments(replace(plan, config=tuned.config), train, evaluation, 99)
     before = assignments(plan, *compile_for(config), 99)
     assert [item.train.open().spec for item in given] == [item.train.open().spec for item in before]
     assert given[0].train != before[0].train
-    write_programs(tmp_path / "expected", train, evaluation)
     for path in (tmp_path / "expected").rglob("*.sched"):
         name = path.relative_to(tmp_path / "expected")
         assert (tmp_path / "run/programs" / name).read_text() == path.read_text()

@@ -36,6 +36,7 @@ def step(
         valid_targets=90,
         skipped=skipped,
         stopped=False,
+        saving=False,
         step_s=step_s,
         tokens_per_s=100 / step_s,
         compute_share={"A0": 0.75, "F0": 0.5},

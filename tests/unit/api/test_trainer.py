@@ -11,19 +11,25 @@ from typing import Any
 import pytest
 
 from disagmoe.actors.events import (
+    CheckpointSaved,
     EvalResult,
     Event,
     RunEnded,
+    RunResumed,
     RunStarted,
     ScheduleTuned,
     StepResult,
 )
-from disagmoe.actors.messages import FailureKind, WorkerFailure
+from disagmoe.actors.messages import FailureKind, ResumePoint, WorkerFailure
 from disagmoe.api import Callback, Result, RunConfig, RunFailedError, Trainer
 from disagmoe.api import trainer as trainer_module
+from disagmoe.checkpoint.find import Found
 from disagmoe.config.load import override
-from disagmoe.errors import ConfigError, DataError, PlacementError, WorkerError
+from disagmoe.data.position import Origin
+from disagmoe.errors import CheckpointError, ConfigError, DataError, PlacementError, WorkerError
+from disagmoe.storage import Location
 from tests.unit.api.runs import evaluation, started, step
+from tests.unit.checkpoint.saved import small
 
 ROOT = Path(__file__).resolve().parents[3]
 DIED = WorkerFailure(worker="F0.0", kind=FailureKind.DIED, message="F0.0 died", at_s=0)
@@ -36,6 +42,7 @@ class FakeSession:
         self._script = script
         self.stop_requested = False
         self.open = False
+        self.given: dict[str, Any] = {}
 
     def events(self, for_s: float = float("inf")) -> Iterator[Event]:
         while self._script:
@@ -67,6 +74,15 @@ class Diary(Callback):
     def on_eval(self, evaluation: EvalResult) -> None:
         self.told.append(f"eval {evaluation.step}")
 
+    def on_notice(self, text: str) -> None:
+        self.told.append(f"note {text}")
+
+    def on_resumed(self, resumed: RunResumed) -> None:
+        self.told.append(f"resumed {resumed.step}")
+
+    def on_checkpoint(self, saved: CheckpointSaved) -> None:
+        self.told.append(f"saved {saved.step}")
+
     def on_tuned(self, tuned: ScheduleTuned) -> None:
         self.told.append("tuned")
 
@@ -84,12 +100,14 @@ class Setting:
         self.session = FakeSession([])
         self._monkeypatch = monkeypatch
 
-    def trainer(self, *script: Event | BaseException, callbacks: tuple = ()) -> Trainer:
+    def trainer(
+        self, *script: Event | BaseException, callbacks: tuple = (), resume: str | None = None
+    ) -> Trainer:
         session = self.session = FakeSession(list(script))
 
         @contextmanager
-        def open_session(config: RunConfig, run_dir: str) -> Iterator[FakeSession]:
-            session.open = True
+        def open_session(config: RunConfig, run_dir: str, **given: Any) -> Iterator[FakeSession]:
+            session.open, session.given = True, given
             try:
                 yield session
             finally:
@@ -97,8 +115,20 @@ class Setting:
 
         self._monkeypatch.setattr(trainer_module, "local_session", open_session)
         self._monkeypatch.setattr(trainer_module, "preflight", lambda config: config)
+        self._monkeypatch.setattr(trainer_module, "continued", self._continued)
         config = RunConfig.load(ROOT / "configs/tiny.toml")
-        return Trainer(config, run_dir=self.run_dir, callbacks=(self.diary, *callbacks))
+        chosen = (self.diary, *callbacks)
+        return Trainer(config, run_dir=self.run_dir, resume=resume, callbacks=chosen)
+
+    @staticmethod
+    def _continued(
+        config: RunConfig, found: Found, checkpoints: Location
+    ) -> tuple[RunConfig, ResumePoint, list[str]]:
+        done = found.manifest.done
+        point = ResumePoint(
+            place=str(found.place), done=done, origin=Origin(done.step), programs_sha256="00"
+        )
+        return config, point, ["the learning rate is another"]
 
     @property
     def saved(self) -> Result:
@@ -128,7 +158,9 @@ def test_a_run_to_its_end(setting: Setting) -> None:
 
 def test_a_tuned_config_is_that_of_the_run_directory(setting: Setting) -> None:
     config = override(RunConfig.load(ROOT / "configs/tiny.toml"), ["parallel.costs.rows=0.125"])
-    tuned = ScheduleTuned(config=config, seconds={}, expert_shares=[], planned_s=1.0, gap=1.0)
+    tuned = ScheduleTuned(
+        config=config, seconds={}, expert_shares=[], planned_s=1.0, gap=1.0, programs_sha256="11"
+    )
     setting.trainer(started(), step(0), tuned, step(1), RunEnded(status="ok")).fit()
     assert setting.diary.told == ["begin", "start", "step 0", "tuned", "step 1", "ok"]
     assert RunConfig.load(setting.run_dir / "config.toml") == config
@@ -235,3 +267,85 @@ def test_a_second_fit_needs_another_directory(setting: Setting) -> None:
     trainer.fit()
     with pytest.raises(ConfigError, match="already holds a run"):
         trainer.fit()
+
+
+def resumed(at: int) -> RunResumed:
+    return RunResumed(step=at, place="there", elapsed_s=1.0, same_programs=True)
+
+
+def complete(at: int) -> CheckpointSaved:
+    return CheckpointSaved(
+        step=at, place=f"/c/step-{at}", size_bytes=1, elapsed_s=1.0, deleted=(), problem=""
+    )
+
+
+def test_a_killed_run_goes_on_in_its_directory(setting: Setting) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        setting.trainer(started(), *map(step, range(3)), KeyboardInterrupt()).fit()
+    assert setting.steps == [0, 1, 2]
+    _, manifest = small(setting.run_dir / "checkpoints", 1)
+    setting.diary.told.clear()
+    trainer = setting.trainer(
+        started(), resumed(1), step(1), complete(2), step(2), RunEnded(status="ok"), resume="auto"
+    )
+    result = trainer.fit()
+    assert setting.session.given["checkpoints"] == f"{setting.run_dir}/checkpoints"
+    assert setting.session.given["resume"].done == manifest.done
+    assert setting.diary.told == [
+        "begin",
+        "note the learning rate is another",
+        "note metrics.jsonl: 2 lines after step 1 cut off, which had been done but not saved, and "
+        "are done again",
+        "start",
+        "resumed 1",
+        "step 1",
+        "saved 2",
+        "step 2",
+        "ok",
+    ]
+    assert setting.steps == [0, 1, 2]
+    assert (result.first_step, result.steps, result.checkpoint) == (1, 3, "/c/step-2")
+
+
+def test_without_another_save_the_checkpoint_is_that_which_was_loaded(setting: Setting) -> None:
+    place, _ = small(setting.run_dir.parent / "c", 1)
+    trainer = setting.trainer(started(), RunEnded(status="ok"), resume=str(place))
+    assert trainer.fit().checkpoint == str(place)
+
+
+def test_a_run_that_has_saved_nothing_begins_anew_and_says_so(setting: Setting) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        setting.trainer(started(), step(0), KeyboardInterrupt()).fit()
+    setting.diary.told.clear()
+    setting.trainer(started(), step(0), RunEnded(status="ok"), resume="auto").fit()
+    folder = f"{setting.run_dir}/checkpoints"
+    assert setting.diary.told[1:3] == [
+        f"note {folder} holds no complete checkpoint; the run begins anew",
+        "note metrics.jsonl: 1 line after step 0 cut off, which had been done but not saved, and "
+        "are done again",
+    ]
+    assert setting.session.given["resume"] is None
+    assert setting.steps == [0]
+
+
+def test_a_run_that_is_done_is_not_done_again(setting: Setting) -> None:
+    steps = RunConfig.load(ROOT / "configs/tiny.toml").train.steps
+    done = setting.trainer(started(), *map(step, range(steps)), RunEnded(status="ok")).fit()
+    small(setting.run_dir / "checkpoints", steps)
+    setting.diary.told.clear()
+    assert setting.trainer(step(99), resume="auto").fit() == done
+    assert setting.diary.told == ["ok"]
+    assert not setting.session.given
+
+
+def test_checkpoints_of_another_run_are_not_mixed_with(setting: Setting) -> None:
+    setting.run_dir.mkdir()
+    small(setting.run_dir.parent / "c", 1)
+    config = override(
+        RunConfig.load(ROOT / "configs/tiny.toml"),
+        [f"checkpoint.folder={setting.run_dir.parent}/c"],
+    )
+    with pytest.raises(
+        CheckpointError, match=r"holds checkpoints of another run \(step-1\); resume"
+    ):
+        Trainer(config, run_dir=setting.run_dir).fit()

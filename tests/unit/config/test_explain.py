@@ -106,6 +106,7 @@ def test_tables_come_parents_first() -> None:
         "train.eval",
         "data",
         "cluster",
+        "checkpoint",
         "trace",
         "hardware",
     ]
