@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from disagmoe import __version__
-from disagmoe.cli import bench, checkpoint, config, data, schedule
+from disagmoe.cli import bench, checkpoint, config, data, hf, schedule
 from disagmoe.cli.invariance import invariance
 from disagmoe.cli.train import train
 from disagmoe.errors import (
@@ -32,6 +32,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
+app.add_typer(hf.app, name="hf")
 app.add_typer(schedule.app, name="schedule")
 app.command()(invariance)
 app.command()(train)

@@ -232,7 +232,7 @@ def _values(family: str, settings: Json) -> dict[str, Any]:
         elif ours in required:
             raise KeyError(theirs)
     values.setdefault("kv_heads", values["heads"])
-    values["experts"] = settings[_EXPERTS.get(family, "num_experts")]
+    values["experts"] = _experts(family, settings)
     values["expert_width"] = settings[_WIDTH.get(family, "moe_intermediate_size")]
     width = settings["v_head_dim"] if family in _LATENT else settings.get("head_dim")
     values["head_dim"] = width or values["hidden"] // values["heads"]
@@ -245,6 +245,15 @@ def _values(family: str, settings: Json) -> dict[str, Any]:
     values |= _rope_values(settings)
     values |= _special_values(family, settings)
     return values
+
+
+def _experts(family: str, settings: Json) -> Any:
+    """Transformers 5 saves some families under a name of another one."""
+    own = _EXPERTS.get(family, "num_experts")
+    for key in (own, "num_experts", "num_local_experts", "n_routed_experts"):
+        if settings.get(key) is not None:
+            return settings[key]
+    raise KeyError(own)
 
 
 def _special_values(family: str, settings: Json) -> dict[str, Any]:
