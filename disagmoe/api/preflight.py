@@ -8,6 +8,7 @@ from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
 from disagmoe.config.trained import refuse_only_planned
 from disagmoe.data.source import PreparedSource
+from disagmoe.optim.groups import check_groups
 from disagmoe.storage import Location
 
 
@@ -25,6 +26,7 @@ def preflight(config: RunConfig) -> RunConfig:
 def opened(config: RunConfig) -> tuple[RunConfig, PreparedSource]:
     """Return the same as `preflight`, and the data that it has opened."""
     refuse_only_planned(config)
+    check_groups(config.model, config.train.optimizer)
     resolved = resolve(config, cuda=torch.cuda.is_available())
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})

@@ -13,6 +13,7 @@ from disagmoe.config.load import load_run_config
 from disagmoe.units import format_bytes, format_count
 
 if TYPE_CHECKING:
+    from disagmoe.hf.tensors import Fusion
     from disagmoe.hf.verify import Checked
 
 app = typer.Typer(help="Transformers models in and out.", no_args_is_help=True)
@@ -85,7 +86,7 @@ def export(
     """Write a checkpoint as a Transformers model: safetensors, config.json, tokenizer."""
     from disagmoe.hf.exporting import export_model
 
-    fusion = "fused" if experts is Experts.FUSED else "per_expert"
+    fusion: Fusion = "fused" if experts is Experts.FUSED else "per_expert"
     done = export_model(checkpoint, out, like=like, dtype=dtype.value, fusion=fusion)
     if as_json:
         keys = ("out", "tensors", "size_bytes", "carried")

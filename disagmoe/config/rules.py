@@ -301,6 +301,32 @@ def learning_rate_fits_run(config: "RunConfig") -> Iterator[str]:
         )
 
 
+def groups_have_rules(config: "RunConfig") -> Iterator[str]:
+    """`train.optimizer.group_lr` and `train.optimizer.group_weight_decay` are empty or hold one
+    number >= 0 for each of `train.optimizer.groups`, and one of them is not empty."""
+    optimizer = config.train.optimizer
+    groups, lists = optimizer.groups, ("group_lr", "group_weight_decay")
+    for name in lists:
+        numbers = getattr(optimizer, name)
+        if numbers and len(numbers) != len(groups):
+            yield (
+                f"train.optimizer.{name} has {plural(len(numbers), 'number')} for "
+                f"{plural(len(groups), 'pattern')} in train.optimizer.groups; give one number per "
+                "pattern, or []"
+            )
+        for index, number in enumerate(numbers):
+            if number < 0:
+                yield (
+                    f"train.optimizer.{name}[{index}] = {format_value(number)}; expected a number "
+                    ">= 0"
+                )
+    if groups and not any(getattr(optimizer, name) for name in lists):
+        yield (
+            "train.optimizer.groups has no effect without group_lr or group_weight_decay; give one "
+            "of them, or []"
+        )
+
+
 def paths_are_named(config: "RunConfig") -> Iterator[str]:
     """No path in `data.paths` is empty."""
     for index, path in enumerate(config.data.paths):
@@ -372,6 +398,7 @@ RULES: tuple[Rule, ...] = (
     profile_has_something_to_find,
     decay_is_for_wsd,
     learning_rate_fits_run,
+    groups_have_rules,
     paths_are_named,
     weights_fit_paths,
     colocated_machines_match,

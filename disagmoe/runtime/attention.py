@@ -15,6 +15,7 @@ from disagmoe.model.losses import (
     StepTotals,
     micro_batch_balance_loss,
     sequence_balance_loss,
+    usual_chunk,
     z_loss,
 )
 from disagmoe.model.params import HeadParams
@@ -392,7 +393,14 @@ class AttentionSide:
         params = HeadParams.read(self._parameters.values, model)
         with torch.set_grad_enabled(self._training):
             h_TD = h_TD.detach().requires_grad_(self._training)
-            loss = head_loss(params, h_TD, part.targets_BS.flatten(), model, self._totals)
+            loss = head_loss(
+                params,
+                h_TD,
+                part.targets_BS.flatten(),
+                model,
+                self._totals,
+                chunk_tokens=self._config.train.loss.chunk_tokens or usual_chunk(model.vocab_size),
+            )
         self.counters.loss_M[mb] = loss.detach()
         if not self._training:
             return

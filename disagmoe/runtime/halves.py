@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from disagmoe.model.block import AttentionOut, attention_half, dense_block
+from disagmoe.model.mixing import Documents
 from disagmoe.model.params import AttentionParams
 from disagmoe.model.rope import Rope
 from disagmoe.runtime.context import Context
@@ -21,6 +22,8 @@ class Part:
     tokens_BS: torch.Tensor
     targets_BS: torch.Tensor
     micro_batch_tokens: int
+    documents: Documents | None = None
+    """Documents that are kept apart."""
 
     @property
     def tokens(self) -> int:
@@ -56,7 +59,13 @@ class Halves:
             h_TD, h_BSD = self._leaf(part, h_TD, graph)
             rope = self._rope(part.tokens_BS.shape[1])
             out = attention_half(
-                params, h_BSD, self._model, rope, layer=number, expert_TK=expert_TK
+                params,
+                h_BSD,
+                self._model,
+                rope,
+                layer=number,
+                documents=part.documents,
+                expert_TK=expert_TK,
             )
         return h_TD, out
 
@@ -69,7 +78,9 @@ class Halves:
             rope = self._rope(part.tokens_BS.shape[1])
             for layer in range(self._model.dense_layers):
                 params = AttentionParams.read(self._store, self._model, layer)
-                h_BSD = dense_block(params, h_BSD, self._model, rope, layer=layer)
+                h_BSD = dense_block(
+                    params, h_BSD, self._model, rope, layer=layer, documents=part.documents
+                )
         return before_TD, h_BSD.flatten(0, 1)
 
     def _leaf(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from disagmoe.data.batch import Batch, count_valid, ring_micro_batches, worker_part
+from disagmoe.data.batch import Batch, count_valid, join_batches, ring_micro_batches, worker_part
 from disagmoe.data.source import BatchSource
 from disagmoe.errors import DataError
 from disagmoe.model.losses import StepTotals
@@ -291,6 +291,7 @@ class WorkerRuntime:
                     part.tokens_BS.to(context.device),
                     part.targets_BS.to(context.device),
                     micro_batch.tokens_BS.numel(),
+                    part.documents,
                 )
             )
         return parts, totals
@@ -384,11 +385,7 @@ class WorkerRuntime:
 
 def _whole(source: BatchSource) -> Batch:
     """All held-out sequences as one batch, which the evaluation program cuts into micro-batches."""
-    batches = list(source.held_out())
-    return Batch(
-        torch.cat([batch.tokens_BS for batch in batches]),
-        torch.cat([batch.targets_BS for batch in batches]),
-    )
+    return join_batches(list(source.held_out()))
 
 
 def peak_memory_bytes(device: torch.device) -> int:

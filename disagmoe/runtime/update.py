@@ -10,6 +10,7 @@ from disagmoe.model import names
 from disagmoe.optim.adamw import Optimizer, ParameterState
 from disagmoe.optim.balance import move_balance
 from disagmoe.optim.clip import squared_norm
+from disagmoe.optim.groups import rule_of_tensor
 from disagmoe.runtime.channels import held_kinds, replicas, replicas_name
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.parameters import Parameters, Segment, SegmentKind
@@ -43,12 +44,17 @@ class Update:
         self._is_first = me in (
             replicas(SegmentKind.ATTENTION, me, layout)[:1] if parameters.balances else ()
         )
+        rules = {
+            tensor.name: rule_of_tensor(tensor, config)
+            for held in self._replicas.values()
+            for tensor in held.segment.tensors
+        }
         pieces = [piece for held in self._replicas.values() for piece in held.pieces]
         values = [held.value_pieces() for held in self._replicas.values()]
         self.optimizer = Optimizer(
             {key: value for part in values for key, value in part.items()},
             config,
-            {piece.key: piece.decays for piece in pieces},
+            {piece.key: rules[piece.name] for piece in pieces},
         )
         self._grads: dict[str, torch.Tensor] = {}
 

@@ -13,8 +13,8 @@ import torch
 from disagmoe.config.run import RunConfig
 from disagmoe.config.shares import bounds
 from disagmoe.data.batch import ring_micro_batches
-from disagmoe.optim.adamw import decays
 from disagmoe.optim.clip import clip_scale
+from disagmoe.optim.groups import rule_of
 from disagmoe.optim.lr import learning_rate
 from disagmoe.runtime.invariance.reference import ReferenceStep
 from disagmoe.runtime.invariance.worker import Observation
@@ -185,11 +185,12 @@ def _update_difference(seen: Observation, reference: ReferenceStep, config: RunC
         second = (
             optimizer.beta2 * before.exp_avg_sq[name].double() + (1 - optimizer.beta2) * grad**2
         )
-        decay = optimizer.weight_decay if decays(name, old.dim()) else 0.0
+        rule = rule_of(name, old.dim(), optimizer)
         step = (first / (1 - optimizer.beta1**t)) / (
             (second / (1 - optimizer.beta2**t)).sqrt() + optimizer.eps
         )
-        new = old * (1 - lr * decay) - lr * step
+        own_lr = lr * rule.lr_factor
+        new = old * (1 - own_lr * rule.weight_decay) - own_lr * step
         worst = max(worst, tensor_difference(value, new, 0.0))
     return worst
 

@@ -18,6 +18,7 @@ from disagmoe.model.transformer import MicroBatch, StepResult, hidden_states, re
 from disagmoe.optim.adamw import Optimizer
 from disagmoe.optim.balance import move_balance
 from disagmoe.optim.clip import clip_scale, squared_norm
+from disagmoe.optim.groups import rule_of_tensor
 from disagmoe.optim.lr import learning_rate
 from disagmoe.runtime.update import TrainingState
 
@@ -52,7 +53,8 @@ def reference_run(config: RunConfig, dtype: torch.dtype, steps: int) -> list[Ref
     tensors = model_tensors(config.model)
     train = config.train
     store = initial_store(tensors, seed=train.seed, std=config.model.init_std, dtype=dtype)
-    optimizer = Optimizer(store, train.optimizer)
+    rules = {local.name: rule_of_tensor(local, train.optimizer) for local in tensors}
+    optimizer = Optimizer(store, train.optimizer, rules)
     balances = initial_balances(config, dtype)
     generator = torch.Generator().manual_seed(train.seed)
     out = []
@@ -63,7 +65,7 @@ def reference_run(config: RunConfig, dtype: torch.dtype, steps: int) -> list[Ref
         result = reference_step(
             store | balances,
             config.model,
-            [MicroBatch(part.tokens_BS, part.targets_BS) for part in cut],
+            [MicroBatch(part.tokens_BS, part.targets_BS, part.documents) for part in cut],
             train.loss,
         )
         grads = {name: grad.clone() for name, grad in result.grads.items()}

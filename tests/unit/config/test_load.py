@@ -68,6 +68,7 @@ def test_a_set_may_replace_a_table() -> None:
         "aux_coef": 0.25,
         "aux_scope": "sequence",
         "bias_rate": 0.0,
+        "chunk_tokens": 0,
         "z_coef": 0.5,
     }
 

@@ -95,7 +95,10 @@ def reference(
     config: RunConfig, batch: Batch, store: Mapping[str, torch.Tensor] | None = None
 ) -> StepResult:
     """One process without transport; `store` other than the initial weights."""
-    cut = [MicroBatch(part.tokens_BS, part.targets_BS) for part in cut_batch(batch, config)]
+    cut = [
+        MicroBatch(part.tokens_BS, part.targets_BS, part.documents)
+        for part in cut_batch(batch, config)
+    ]
     balances = initial_balances(config, DTYPES[config.train.precision])
     store = {**balances, **(store or initial_values(config))}
     return reference_step(store, config.model, cut, config.train.loss)
