@@ -65,6 +65,20 @@ REFUSED = [
         'parallel.shared_experts = "expert"',
     ),
     (
+        ['train.optimizer.groups=["*"]', "train.optimizer.group_lr=[1.0, 2.0]"],
+        "train.optimizer.group_lr has 2 numbers for 1 pattern in train.optimizer.groups; give one "
+        "number per pattern, or []",
+    ),
+    (
+        ['train.optimizer.groups=["*"]', "train.optimizer.group_weight_decay=[-1.0]"],
+        "train.optimizer.group_weight_decay[0] = -1.0; expected a number >= 0",
+    ),
+    (
+        ['train.optimizer.groups=["*"]'],
+        "train.optimizer.groups has no effect without group_lr or group_weight_decay; give one of "
+        "them, or []",
+    ),
+    (
         ["train.loss.bias_rate=1e-3"],
         'train.loss.bias_rate = 0.001, but the routers of model.family = "qwen3_moe" have no bias '
         'for the choice; use 0, or family "deepseek_v3"',

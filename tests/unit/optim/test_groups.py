@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 
@@ -41,12 +43,9 @@ def test_the_first_group_that_fits_counts() -> None:
     ],
 )
 def test_groups_that_mean_nothing_are_refused(groups: str, message: str) -> None:
-    config = tiny(
-        train__optimizer__groups=groups,
-        train__optimizer__group_lr="[1.0]" if "," not in groups else "[1.0, 1.0]",
-    )
+    optimizer = OptimizerConfig(groups=json.loads(groups), group_lr=[1.0])
     with pytest.raises(ConfigError, match=message):
-        check_groups(config.model, config.train.optimizer)
+        check_groups(tiny().model, optimizer)
 
 
 def test_zero_gradients_show_decay_alone() -> None:

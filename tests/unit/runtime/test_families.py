@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
+import torch
 
+from disagmoe.data.batch import Batch
 from tests.unit.runtime.tiny import assert_equals_reference, batch_of, one_step, reference, tiny
 
 LATENT: dict[str, Any] = {
@@ -87,6 +89,25 @@ def test_a_step_equals_one_process(family: str, layout: str) -> None:
     config = tiny(**FAMILIES[family], **LAYOUTS[layout])
     batch = batch_of(config)
     assert_equals_reference(one_step(config, batch), reference(config, batch))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("family", ["deepseek-v3", "gpt-oss"])
+def test_packed_documents_are_kept_apart_in_every_layout(family: str, layout: str) -> None:
+    config = tiny(**FAMILIES[family], **LAYOUTS[layout])
+    whole = batch_of(config)
+    starts = torch.rand(whole.tokens_BS.shape, generator=torch.Generator().manual_seed(3)) < 0.4
+    batch = Batch(whole.tokens_BS, whole.targets_BS, starts)
+    expected = reference(config, batch)
+    assert_equals_reference(one_step(config, batch), expected)
+    assert abs(expected.loss - reference(config, whole).loss) > 1e-4
+
+
+def test_the_head_may_work_in_chunks_of_any_size() -> None:
+    batch = batch_of(tiny())
+    for chunk in (1, 3, 7):
+        config = tiny(train__loss__chunk_tokens=chunk, parallel__attention_workers=2)
+        assert_equals_reference(one_step(config, batch), reference(config, batch))
 
 
 @pytest.mark.parametrize("layout", ON_EXPERTS)
