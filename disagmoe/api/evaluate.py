@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from disagmoe.checkpoint.find import Found, find
-from disagmoe.checkpoint.load import Wanted, load
-from disagmoe.checkpoint.slices import Kind, Slice
+from disagmoe.checkpoint.find import find
+from disagmoe.checkpoint.whole import whole_store
 from disagmoe.config.run import RunConfig
 from disagmoe.data.batch import Batch, count_valid, next_token_batch
 from disagmoe.data.prepared import PreparedData, check_vocabulary
@@ -20,8 +19,6 @@ from disagmoe.errors import DataError
 from disagmoe.model.block import head_loss
 from disagmoe.model.losses import StepTotals, usual_chunk
 from disagmoe.model.params import HeadParams
-from disagmoe.model.partition import balance_tensors, model_tensors
-from disagmoe.model.precision import wide
 from disagmoe.model.transformer import hidden_states
 
 _TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
@@ -68,7 +65,7 @@ def evaluate(
     check_vocabulary(prepared, config.model.vocab_size)
     length = sequence_length or config.train.sequence_length
     rows = _rows(prepared, length, sequences)
-    store = whole_store(found, config, _TYPES[precision])
+    store = whole_store(found, config.model, _TYPES[precision])
     end = prepared.eod if config.data.document_masks else None
     total, targets = 0.0, 0
     for start in range(0, len(rows), batch_size):
@@ -119,19 +116,3 @@ def _losses(
             head, h_SD, targets_S, model, one, chunk_tokens=usual_chunk(model.vocab_size)
         )
         yield float(loss), count_valid(targets_S)
-
-
-def whole_store(found: Found, config: RunConfig, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return the weights of a checkpoint as one process holds them, by local name."""
-    model = config.model
-    trained, balances = model_tensors(model), balance_tensors(model, range(model.layers))
-    store: dict[str, torch.Tensor] = {}
-    wanted: list[Wanted] = []
-    for locals_, own in ((trained, dtype), (balances, wide(dtype))):
-        for local in locals_:
-            store[local.name] = torch.empty(local.shape, dtype=own)
-            for name, view in local.split(store[local.name]).items():
-                cut = Slice(name, tuple(view.shape), 0, view.numel())
-                wanted.append(Wanted(cut, Kind.WEIGHT, view.view(-1)))
-    load(found.place, found.manifest, wanted)
-    return store

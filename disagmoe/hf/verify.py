@@ -11,14 +11,12 @@ from typing import Any
 import torch
 
 from disagmoe.checkpoint.find import find
-from disagmoe.checkpoint.load import Wanted, load
-from disagmoe.checkpoint.slices import Kind, Slice
+from disagmoe.checkpoint.whole import whole_store
 from disagmoe.config.model import ModelConfig
 from disagmoe.errors import ConfigError
 from disagmoe.hf.exporting import export_model
 from disagmoe.hf.importing import import_model
 from disagmoe.hf.settings import to_hf
-from disagmoe.model.partition import balance_tensors, model_tensors
 from disagmoe.model.transformer import logits
 
 TOLERANCE = 1e-5
@@ -106,7 +104,8 @@ def verify_model(name: str, source: Path, work: Path) -> Checked:
     del theirs
     checkpoint = str(work / "checkpoint")
     model = import_model(source, checkpoint).model
-    ours = logits(_store(checkpoint, model), model, tokens)
+    store = whole_store(find(checkpoint), model, torch.float32)
+    ours = logits(store, model, tokens)
     export_model(checkpoint, work / "exported", dtype="fp32")
     again, loading = transformers.AutoModelForCausalLM.from_pretrained(
         work / "exported", dtype=torch.float32, output_loading_info=True
@@ -138,22 +137,6 @@ def _save_random(model: ModelConfig, folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs.save_pretrained(folder)
-
-
-def _store(checkpoint: str, model: ModelConfig) -> dict[str, torch.Tensor]:
-    """Return the weights of a checkpoint as one process holds them, in fp32."""
-    found = find(checkpoint)
-    values: dict[str, torch.Tensor] = {}
-    tensors = (*model_tensors(model), *balance_tensors(model, range(model.layers)))
-    for local in tensors:
-        for part in local.parts:
-            values[part.name] = torch.empty(part.shape)
-    wanted = [
-        Wanted(Slice(name, tuple(value.shape), 0, value.numel()), Kind.WEIGHT, value.flatten())
-        for name, value in values.items()
-    ]
-    load(found.place, found.manifest, wanted)
-    return {local.name: local.join(values) for local in tensors}
 
 
 def _transformers() -> Any:
