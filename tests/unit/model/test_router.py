@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from disagmoe.model.params import RouterParams
-from disagmoe.model.router import Rule, draw_experts, route
+from disagmoe.model.router import Rule, draw_experts, least_margin, route
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
 TWO = Rule(top_k=2, renormalise=True)
@@ -91,3 +91,59 @@ def test_drawn_experts_are_distinct_equally_frequent_and_differ_by_layer() -> No
     other = draw_experts(4000, 8, 3, layer=2, device=torch.device("cpu"))
     assert torch.equal(drawn, same)
     assert not torch.equal(drawn, other)
+
+
+SIGMOID = Rule(top_k=2, renormalise=True, scores="sigmoid")
+
+
+def test_gates_come_from_scores_without_the_balancing_bias() -> None:
+    """Case R4: scores of which the bias changes the choice and must not change the weights."""
+    scores = torch.tensor([[0.90, 0.60, 0.88, 0.10]])
+    logits = torch.logit(scores)
+    balance = torch.tensor([0.0, 0.30, -0.05, 0.0])
+    routing = route(RouterParams(torch.eye(4), balance_E=balance), logits, SIGMOID)
+    # by score + bias: 0.90, 0.90 (tie: the lower index first), 0.83
+    assert routing.expert_TK.tolist() == [[0, 1]]
+    torch.testing.assert_close(routing.gate_TK, torch.tensor([[0.6, 0.4]]))
+    free = route(RouterParams(torch.eye(4)), logits, SIGMOID)
+    assert free.expert_TK.tolist() == [[0, 2]]
+
+
+def test_a_scaling_factor_comes_last() -> None:
+    rule = Rule(top_k=2, renormalise=True, scores="sigmoid", scaling=2.5)
+    gates = route(RouterParams(torch.eye(4)), LOGITS, rule).gate_TK
+    torch.testing.assert_close(gates.sum(), torch.tensor(2.5))
+
+
+@pytest.mark.parametrize(
+    ("group_score", "chosen", "margin"),
+    # best of the groups: .9, .8, .7; sums of their two best: 1.0, 1.5, 1.3
+    [("best", [0, 2], 0.1), ("best two", [2, 3], 0.0)],
+)
+def test_groups_limit_the_choice(group_score: str, chosen: list[int], margin: float) -> None:
+    scores = torch.tensor([[0.9, 0.1, 0.8, 0.7, 0.7, 0.6]])
+    rule = Rule(
+        top_k=2,
+        renormalise=False,
+        scores="sigmoid",
+        groups=3,
+        top_groups=2,
+        group_score=group_score,  # type: ignore[arg-type]
+    )
+    params = RouterParams(torch.eye(6))
+    logits = torch.logit(scores)
+    routing = route(params, logits, rule)
+    assert routing.expert_TK.tolist() == [chosen]
+    assert least_margin(params, logits, rule) == pytest.approx(margin, abs=1e-6)
+
+
+def test_a_bias_of_the_router_is_in_its_logits() -> None:
+    bias = torch.tensor([0.0, 0.0, 5.0, 0.0])
+    routing = route(RouterParams(torch.eye(4), bias_E=bias), LOGITS, TWO)
+    assert torch.equal(routing.logits_TE, LOGITS + bias)
+    assert routing.expert_TK.tolist() == [[2, 0]]
+
+
+def test_sigmoid_scores_are_shares_for_the_balance_loss() -> None:
+    routing = route(RouterParams(torch.eye(4)), LOGITS, SIGMOID)
+    torch.testing.assert_close(routing.probs_TE.sum(), torch.tensor(1.0))
