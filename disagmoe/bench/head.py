@@ -1,11 +1,12 @@
-"""How much memory a step takes with a large vocabulary, beside what all of its logits would take."""
+"""How much memory a step takes with a large vocabulary, beside what all its logits would take."""
 
 import multiprocessing
+import resource
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from disagmoe.config.resolve import resolve
@@ -63,9 +64,7 @@ def measure_head(vocab_size: int, tokens: int, *, chunk_tokens: int = 0) -> Head
             raise WorkerError(f"a step has not ended within {_TIMEOUT_S:g} s")
         step_bytes, process_bytes = here.recv()
     except EOFError:
-        raise WorkerError(
-            "the process of the step has died, perhaps of too little memory"
-        ) from None
+        raise WorkerError("the process of the step has died; is memory short?") from None
     finally:
         process.kill()
         process.join()
@@ -79,12 +78,17 @@ def _run(pipe: Connection, vocab_size: int, tokens: int, chunk_tokens: int) -> N
     ids = torch.arange(tokens)[None] % vocab_size
     run = ThreadedRun(config, FixedSource([Batch(ids, (ids + 1) % vocab_size)]), timeout_s=300.0)
     try:
-        before = psutil.Process().memory_info().rss
+        before = _resident_bytes()
         run.each(lambda runtime: runtime.run_step(0))
         peak = peak_memory_bytes(torch.device("cpu"))
     finally:
         run.close()
     pipe.send((peak - before, peak))
+
+
+def _resident_bytes() -> int:
+    """Memory of this process now (Linux, proc_pid_statm(5))."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def _config(vocab_size: int, tokens: int, chunk_tokens: int) -> RunConfig:

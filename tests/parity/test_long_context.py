@@ -1,4 +1,4 @@
-"""32K tokens in one sequence, of a length that is no power of two, in memory that is linear in it."""
+"""32K tokens in one sequence, no power of two, in memory that is linear in them."""
 
 import math
 

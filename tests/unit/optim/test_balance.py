@@ -1,4 +1,3 @@
-import pytest
 import torch
 
 from disagmoe.optim.balance import move_balance
@@ -18,11 +17,10 @@ def test_a_thousand_small_steps_add_up() -> None:
     for _ in range(1000):
         move_balance(bias, [0, 6, 3], 1e-3)
     torch.testing.assert_close(bias, torch.tensor([1.0, -1.0, 0.0]), rtol=1e-5, atol=0)
-    with pytest.raises(AssertionError):
-        coarse = torch.zeros(3, dtype=torch.bfloat16)
-        for _ in range(1000):
-            move_balance(coarse, [0, 6, 3], 1e-3)
-        torch.testing.assert_close(coarse.float(), bias, rtol=1e-2, atol=0)
+    coarse = torch.zeros(3, dtype=torch.bfloat16)
+    for _ in range(1000):
+        move_balance(coarse, [0, 6, 3], 1e-3)
+    assert coarse.tolist() == [0.5, -0.5, 0.0]
 
 
 def test_one_step_of_the_bias_for_all_micro_batches_and_workers() -> None:
