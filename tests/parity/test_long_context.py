@@ -7,7 +7,7 @@ import torch
 
 from disagmoe.model.mixing import mix
 from tests.unit.runtime.test_families import FAMILIES
-from tests.unit.runtime.tiny import batch_of, one_step, tiny
+from tests.unit.runtime.tiny import batch_of, step, threads, tiny
 
 LENGTH = 32_767
 
@@ -24,7 +24,8 @@ def test_a_step_of_32k_tokens(family: str) -> None:
         train__precision="fp32",
         parallel__micro_batch_size=1,
     )
-    seen = one_step(config, batch_of(config))
+    with threads(config, [batch_of(config)], timeout_s=400) as run:
+        seen = step(run)
     assert (seen.report.tokens, seen.report.skipped) == (LENGTH, "")
     assert math.isfinite(seen.report.grad_norm)
     assert 2 < seen.report.loss < 5  # of 17 tokens, ln 17 = 2.8 where nothing is known
