@@ -44,7 +44,7 @@ class Deadlines:
     def limit_s(self, call: Call) -> float:
         """Longest time of `call`."""
         match call.kind:
-            case "setup":
+            case "locate" | "setup":
                 return self.start_s
             case "step":
                 is_first = call.step == self.first_step

@@ -16,18 +16,20 @@ from disagmoe.actors.crew import Crew, all_of
 from disagmoe.actors.events import (
     Event,
     RunEnded,
+    RunPlaced,
     RunResumed,
     RunStarted,
     ScheduleTuned,
     StepTraced,
 )
-from disagmoe.actors.failure import failure_of
+from disagmoe.actors.failure import failure_of, unfit
 from disagmoe.actors.inquest import Inquest
 from disagmoe.actors.keeper import Keeper
 from disagmoe.actors.merge import merge_eval, merge_step
 from disagmoe.actors.messages import (
     Adopted,
     Call,
+    Located,
     Outcome,
     Restored,
     ResumePoint,
@@ -37,12 +39,15 @@ from disagmoe.actors.messages import (
     WorkerFailure,
 )
 from disagmoe.config.run import RunConfig
-from disagmoe.errors import CheckpointError
+from disagmoe.errors import CheckpointError, PlacementError
 from disagmoe.runtime.report import EvalReport, StepReport
 from disagmoe.runtime.trace import WorkerTrace
 
 Traces = Mapping[str, WorkerTrace]
 """What each worker did in one step."""
+
+Settle = Callable[[Mapping[str, Located]], tuple[RunPlaced, Sequence[WorkerAssignment]]]
+"""From what workers find on their nodes to what they are to set up. Raises PlacementError."""
 
 Retune = Callable[[Sequence[Traces]], tuple[ScheduleTuned, Sequence[WorkerAssignment]]]
 """From the traces of the profiled steps to what the workers are to go on with."""
@@ -74,6 +79,7 @@ class Drive:
         config: RunConfig,
         crew: Crew,
         inquest: Inquest,
+        settle: Settle,
         retune: Retune,
         keeper: Keeper,
         now: Callable[[], float] = time.monotonic,
@@ -81,6 +87,7 @@ class Drive:
         self._config = config
         self._crew = crew
         self._inquest = inquest
+        self._settle = settle
         self._retune = retune
         self._keeper = keeper
         self._now = now
@@ -112,6 +119,7 @@ class Drive:
 
     def _run(self) -> Generator[Event, None, bool]:
         """Do all steps; return whether the run was stopped in them."""
+        yield self._place()
         started, _ = self._call_alone(Call("setup"), Started)
         self._keeper.started(tuple(started), next(iter(started.values())).versions)
         yield RunStarted(workers=tuple(started.values()))
@@ -134,6 +142,17 @@ class Drive:
             elapsed_s=elapsed_s,
             same_programs=self._keeper.runs_same_programs,
         )
+
+    def _place(self) -> Event:
+        """See where the workers are, and tell them what follows from it."""
+        located, _ = self._call_alone(Call("locate"), Located)
+        try:
+            placed, assignments = self._settle(located)
+        except PlacementError as error:
+            raise _CrewFailedError((unfit(error),)) from error
+        self._crew.assign(assignments)
+        self._since_s = self._now()
+        return placed
 
     def _make(self, todo: Iterator[Call]) -> Generator[Event, None, bool]:
         """Make all calls and wait for the last; return whether the run was stopped in them."""

@@ -18,6 +18,7 @@ from disagmoe.actors.keeper import Keeper
 from disagmoe.actors.messages import RunPlan
 from disagmoe.actors.raycrew import RayCrew
 from disagmoe.actors.retune import retuned
+from disagmoe.actors.settle import place
 from disagmoe.actors.startup import log_to
 from disagmoe.schedule.from_config import compile_for
 from disagmoe.storage import Location
@@ -43,9 +44,9 @@ class _DriverShell:
             programs = write_programs(Path(plan.run_dir) / "programs", train, evaluation)
             keeper = Keeper(Location.parse(plan.checkpoints), plan.config, programs, plan.resume)
             keeper.clear()
-            self._crew = RayCrew(
-                assignments(plan, train, evaluation, store.port), plan.gpus_per_worker
-            )
+            plan.markers.begin()
+            told = assignments(plan, train, evaluation, store.port)
+            self._crew = RayCrew(told, plan)
             if self._stop_requested:
                 self._crew.request_stop()
 
@@ -54,8 +55,14 @@ class _DriverShell:
                 place.write_text(text, encoding="utf-8")
                 return str(place)
 
-            retune = partial(retuned, plan, store_port=store.port)
-            drive = Drive(plan.config, self._crew, Inquest(save_stacks), retune, keeper)
+            drive = Drive(
+                plan.config,
+                self._crew,
+                Inquest(save_stacks),
+                partial(place, plan, told),
+                partial(retuned, plan, store_port=store.port),
+                keeper,
+            )
             for event in drive.events():
                 log_event(event)
                 yield event

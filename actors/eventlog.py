@@ -7,12 +7,14 @@ from disagmoe.actors.events import (
     EvalResult,
     Event,
     RunEnded,
+    RunPlaced,
     RunResumed,
     RunStarted,
     ScheduleTuned,
     StepResult,
     StepTraced,
 )
+from disagmoe.checkpoint.catalogue import names
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,8 @@ def log_event(event: Event) -> None:
 def line_of(event: Event) -> str:
     """Say an event in one line."""
     match event:
+        case RunPlaced():
+            return "placed: " + "; ".join(str(seat) for seat in event.seats)
         case RunStarted():
             return "all workers are connected"
         case RunResumed():
@@ -43,7 +47,7 @@ def line_of(event: Event) -> str:
         case ScheduleTuned():
             return f"tuned: {event.config.parallel}"
         case CheckpointSaved():
-            deleted = f", deleted those of steps {event.deleted}" if event.deleted else ""
+            deleted = f", deleted {names(event.deleted)}" if event.deleted else ""
             return f"saved {event.place} in {event.elapsed_s:.2f} s{deleted}"
         case RunEnded():
             return f"the run has ended: {event.status}"

@@ -1,5 +1,6 @@
 """What a run tells the script, in order: started, steps and what lies between them, one end."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,6 +8,32 @@ from disagmoe.actors.messages import Started, WorkerFailure
 from disagmoe.config.run import RunConfig
 from disagmoe.runtime.trace import WorkerTrace
 from disagmoe.schedule.accounting import Shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Where a worker is, and what it has there."""
+
+    worker: str
+    node: str
+    """Id of its node in Ray."""
+    host: str
+    pid: int
+    gpu: int | None
+    """Number of its GPU on the node; None on CPU."""
+    device: str
+    """Name of its GPU, or `cpu`."""
+    nics: tuple[str, ...]
+    """Network devices that are its own; () where the libraries choose."""
+    environment: Mapping[str, str]
+    """What NCCL and gloo are told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlaced:
+    """All workers are where they should be, and see the files of the run."""
+
+    seats: tuple[Seat, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +162,8 @@ class RunEnded:
 
 
 Event = (
-    RunStarted
+    RunPlaced
+    | RunStarted
     | RunResumed
     | StepResult
     | StepTraced

@@ -1,6 +1,6 @@
 """One worker's process, seen from outside: set up, steps, and answers while a step runs.
 
-Knows nothing of Ray; `worker.py` is the actor around it.
+Needs no Ray; `worker.py` is the actor around it.
 """
 
 import logging
@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable
 
 from disagmoe.actors.failure import failure_of
+from disagmoe.actors.locate import locate
 from disagmoe.actors.messages import (
     Adopted,
     Call,
+    Located,
     Outcome,
     Progress,
     Restored,
@@ -32,14 +34,24 @@ log = logging.getLogger(__name__)
 class WorkerHost:
     """Owns the runtime. After a failure or a stop it makes no further call."""
 
-    def __init__(self, build: Callable[[WorkerAssignment], WorkerRuntime] = build_runtime) -> None:
+    def __init__(
+        self,
+        build: Callable[[WorkerAssignment], WorkerRuntime] = build_runtime,
+        find: Callable[[WorkerAssignment], Located] = locate,
+    ) -> None:
         self._build = build
+        self._find = find
         self._connected: WorkerRuntime | None = None
         self._worker = "a worker without assignment"
         self._call = "idle"
         self._call_since_s = time.monotonic()
         self._stop_requested = False
         self._ended: Stopped | WorkerFailure | None = None
+
+    def locate(self, assignment: WorkerAssignment) -> Outcome:
+        """Say where this process is, and what it sees there."""
+        self._worker = assignment.worker
+        return self._guarded(Call("locate"), lambda: self._find(assignment))
 
     def setup(self, assignment: WorkerAssignment) -> Outcome:
         """Build the runtime and connect it to its peers, after leaving an earlier one."""

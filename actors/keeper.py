@@ -34,6 +34,7 @@ class _Save:
     step: int
     tokens: int
     first_loss: float | None
+    last_loss: float | None
     config: RunConfig
     programs_sha256: str
     since_s: float
@@ -108,9 +109,10 @@ class Keeper:
         """Count a step; where its state is being saved, return the call that says when a worker's
         part is durable."""
         self._tokens += result.tokens
+        loss = result.loss if math.isfinite(result.loss) else None
         if not self._begun:
             self._begun = True
-            self._first_loss = result.loss if math.isfinite(result.loss) else None
+            self._first_loss = loss
         if not result.saving:
             return None
         done = result.step + 1
@@ -118,6 +120,7 @@ class Keeper:
             done,
             self._tokens,
             self._first_loss,
+            loss,
             self._config,
             self._programs_sha256,
             self._now(),
@@ -175,6 +178,7 @@ class Keeper:
                 updates=parts[0].updates,
                 tokens=save.tokens,
                 first_loss=save.first_loss,
+                last_loss=save.last_loss,
             ),
             data=data.model_dump(),
             config=save.config,

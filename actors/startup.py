@@ -3,12 +3,12 @@
 import faulthandler
 import logging
 import os
-import platform
 
 import torch
 
-from disagmoe import __version__
+from disagmoe.actors.locate import versions
 from disagmoe.actors.messages import Started, WorkerAssignment
+from disagmoe.actors.nics import GLOO_INTERFACE
 from disagmoe.config.run import RunConfig
 from disagmoe.data.position import Origin
 from disagmoe.data.source import PreparedSource
@@ -48,6 +48,7 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
     Raises TransportError when the run's store does not answer, DataError when data cannot be read.
     """
     log_to(assignment.log_file)
+    os.environ.update(assignment.environment)
     torch.set_num_threads(assignment.threads)
     train = assignment.train.open()
     config, cluster = assignment.config, assignment.config.cluster
@@ -59,6 +60,8 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
         connect(assignment.store_host, assignment.store_port, cluster.start_timeout_s),
         epoch=assignment.epoch,
         host=assignment.host,
+        # gloo itself takes several, and uses the others for tags that are never sent here
+        interface=assignment.environment.get(GLOO_INTERFACE, "").partition(",")[0] or None,
         timeout_s=cluster.transfer_timeout_s,
         start_timeout_s=cluster.start_timeout_s,
     )
@@ -79,9 +82,5 @@ def started(assignment: WorkerAssignment) -> Started:
         worker=assignment.worker,
         host=assignment.host,
         pid=os.getpid(),
-        versions={
-            "disagmoe": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
+        versions=versions(),
     )

@@ -17,6 +17,10 @@ class _WorkerShell:
     def __init__(self) -> None:
         self._host = WorkerHost()
 
+    def locate(self, assignment: WorkerAssignment) -> Outcome:
+        """See WorkerHost.locate."""
+        return self._host.locate(assignment)
+
     def setup(self, assignment: WorkerAssignment) -> Outcome:
         """See WorkerHost.setup."""
         return self._host.setup(assignment)

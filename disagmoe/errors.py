@@ -44,5 +44,17 @@ class PlacementError(DisagMoEError):
     """Workers that this cluster cannot hold."""
 
 
+class PlacementInfeasible(PlacementError):  # noqa: N818 - says what is the case, like its siblings
+    """Workers that no set of this cluster's nodes can hold, in use or not."""
+
+
+class PlacementBusy(PlacementError):  # noqa: N818
+    """Workers whose nodes are there, but in use."""
+
+
+class PlacementTimeout(PlacementError):  # noqa: N818
+    """Workers whose nodes seem to be free, but were not given in time."""
+
+
 class WorkerError(DisagMoEError):
     """A worker that failed or fell silent; the run cannot go on."""

@@ -3,6 +3,7 @@
 from disagmoe.actors.events import (
     CheckpointSaved,
     EvalResult,
+    RunPlaced,
     RunResumed,
     RunStarted,
     ScheduleTuned,
@@ -21,6 +22,7 @@ __all__ = [
     "Result",
     "RunConfig",
     "RunFailedError",
+    "RunPlaced",
     "RunResumed",
     "RunStarted",
     "ScheduleTuned",

@@ -1,8 +1,8 @@
 """What can be known to be wrong before anything is started."""
 
-import torch
-
 from disagmoe.actors.startup import open_data
+from disagmoe.cluster.ground import cuda_on, with_nodes
+from disagmoe.cluster.join import OWN, Target
 from disagmoe.cluster.local import check_local
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
@@ -12,22 +12,24 @@ from disagmoe.optim.groups import check_groups
 from disagmoe.storage import Location
 
 
-def preflight(config: RunConfig) -> RunConfig:
-    """Return `config` resolved for this machine, with absolute paths, after opening its data.
+def preflight(config: RunConfig, target: Target = OWN) -> RunConfig:
+    """Return `config` resolved for `target`, with absolute data paths, after opening its data.
+
+    This process has joined `target` unless it is the run's own.
 
     Raises:
         ConfigError: settings that do not fit each other, the data or this machine, or that no run
             can execute yet.
         DataError: data that is missing, damaged or too small.
     """
-    return opened(config)[0]
+    return opened(config, target)[0]
 
 
-def opened(config: RunConfig) -> tuple[RunConfig, PreparedSource]:
+def opened(config: RunConfig, target: Target = OWN) -> tuple[RunConfig, PreparedSource]:
     """Return the same as `preflight`, and the data that it has opened."""
     refuse_only_planned(config)
     check_groups(config.model, config.train.optimizer)
-    resolved = resolve(config, cuda=torch.cuda.is_available())
+    resolved = with_nodes(target, resolve(config, cuda=cuda_on(target, config)))
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})
     folder = resolved.checkpoint.folder
@@ -36,5 +38,6 @@ def opened(config: RunConfig) -> tuple[RunConfig, PreparedSource]:
     )
     resolved = resolved.model_copy(update={"data": data, "checkpoint": checkpoint})
     source = open_data(resolved)
-    check_local()
+    if target.is_own:
+        check_local()
     return resolved, source

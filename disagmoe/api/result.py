@@ -52,9 +52,11 @@ class Result:
     """Largest memory of each worker."""
     peak_memory_total_bytes: int
     """Largest resident memory of all processes of the run together: this script, the driver, the
-    workers and Ray. Shared pages count once per process."""
+    workers and Ray. Shared pages count once per process. In a Ray that is not the run's own: of
+    this script, and the largest of each worker."""
     placement: dict[str, dict[str, Any]]
-    """Host and process id of each worker."""
+    """Of each worker: host, Ray's id of the node, process id, number of its GPU on the node, name
+    of its device, and the network devices that are its own."""
     versions: dict[str, str]
     """Of Python and the libraries that decide the numbers."""
     restarts: int

@@ -12,6 +12,7 @@ from disagmoe.checkpoint.catalogue import complete_steps, names
 from disagmoe.checkpoint.changes import changes, check_same_model, frozen, thawed
 from disagmoe.checkpoint.check import size_problems
 from disagmoe.checkpoint.find import Found, find, folder_of, latest_if_any, run_folder
+from disagmoe.cluster.join import OWN, Target
 from disagmoe.config.parallel import FIRST_PROFILED, PROFILED
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import CheckpointError, ConfigError
@@ -74,10 +75,11 @@ def _automatic(run_dir: Path | None, config: RunConfig) -> Resume:
 
 
 def continued(
-    config: RunConfig, found: Found, checkpoints: Location
+    config: RunConfig, found: Found, checkpoints: Location, target: Target = OWN
 ) -> tuple[RunConfig, ResumePoint, list[str]]:
     """Return `config` resolved as a continuation of `found`, where it goes on, and what differs
-    from the run that was saved. `checkpoints` is the folder that it will save to.
+    from the run that was saved. `checkpoints` is the folder that it will save to, `target` the Ray
+    that it will use.
 
     Raises:
         ConfigError: the config does not fit the checkpoint, its data or this machine.
@@ -98,7 +100,7 @@ def continued(
     if config.train.steps - step <= FIRST_PROFILED + PROFILED:  # too few to gain from a profile
         off = config.parallel.model_copy(update={"profile": "off"})
         config = config.model_copy(update={"parallel": off})
-    resolved, source = opened(config)
+    resolved, source = opened(config, target)
     point, news = resume_point(found, source)
     later = [n for n in complete_steps(checkpoints) if n > step]
     if later:

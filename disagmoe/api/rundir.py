@@ -5,19 +5,30 @@ import fcntl
 import json
 import mmap
 import os
+import re
+import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from disagmoe.actors.calls import evaluates_after
 from disagmoe.actors.events import EvalResult, StepResult
 from disagmoe.api.result import RESULT_FILE, Result, finite
+from disagmoe.cluster.join import in_ray_job
 from disagmoe.config.run import RunConfig
 from disagmoe.config.tomlwrite import dump_toml
 from disagmoe.errors import ConfigError
 
 CONFIG_FILE = "config.toml"
 METRICS_FILE = "metrics.jsonl"
+
+
+def run_id(run_dir: Path) -> str:
+    """Return a name for one run in `run_dir`, which no other run has: it is part of all names in
+    Ray."""
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", run_dir.name).strip("-") or "run"
+    return f"{words}-{secrets.token_hex(4)}"
 
 
 def default_run_dir(name: str, now: time.struct_time) -> Path:
@@ -41,6 +52,23 @@ def check_free(path: Path) -> None:
             )
     elif path.exists():
         raise ConfigError(f"{path} is a file; name a directory with --run-dir")
+
+
+def check_folder(path: Path, environ: Mapping[str, str]) -> None:
+    """Raise ConfigError for a `path` as the user gave it that is a URI, which a folder would be
+    made of, or relative in a Ray job, whose current directory is a copy that goes with the job and
+    is another one on each node."""
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+:", path.parts[0] if path.parts else ""):
+        raise ConfigError(
+            f"the run directory {path} looks like a URI; name a folder that all nodes see. URIs "
+            "are for data"
+        )
+    if in_ray_job(environ) and not path.is_absolute():
+        raise ConfigError(
+            f"the run directory {path} is relative, but this is a Ray job: its current directory "
+            "is Ray's copy of --working-dir, which goes with the job; give an absolute path on "
+            f"storage that all nodes share, such as --run-dir /mnt/shared/{path}"
+        )
 
 
 def holds_run(path: Path) -> bool:

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -12,6 +13,7 @@ from disagmoe.actors.events import (
     EvalResult,
     Event,
     RunEnded,
+    RunPlaced,
     RunResumed,
     RunStarted,
     ScheduleTuned,
@@ -34,6 +36,7 @@ class Tally:
     steps: list[StepResult] = field(default_factory=list)
     evaluations: list[EvalResult] = field(default_factory=list)
     traces: dict[str, list[WorkerTrace]] = field(default_factory=dict)
+    placed: RunPlaced | None = None
     started: RunStarted | None = None
     ended: RunEnded | None = None
     before: Done | None = None
@@ -44,6 +47,8 @@ class Tally:
     def add(self, event: Event) -> None:
         """Take in the next event."""
         match event:
+            case RunPlaced():
+                self.placed = event
             case RunStarted():
                 self.started = event
             case StepResult():
@@ -59,6 +64,17 @@ class Tally:
                     self.traces.setdefault(worker, []).append(trace)
             case RunEnded():
                 self.ended = event
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest memory of each worker, summed."""
+        return sum(_largest(step.peak_memory_bytes for step in self.steps).values())
+
+    @property
+    def unfit(self) -> bool:
+        """Whether workers cannot run on their nodes."""
+        failures = () if self.ended is None else self.ended.failures
+        return any(failure.kind is FailureKind.UNFIT for failure in failures)
 
     @property
     def failure(self) -> str | None:
@@ -99,7 +115,7 @@ class Tally:
             steps=before.step + len(steps),
             skipped_steps=before.step - before.updates + sum(bool(step.skipped) for step in steps),
             first_loss=self._first_loss,
-            last_loss=steps[-1].loss if steps else None,
+            last_loss=steps[-1].loss if steps else before.last_loss,
             eval_loss=self.evaluations[-1].loss if self.evaluations else None,
             tokens=before.tokens + sum(step.tokens for step in steps),
             tokens_per_s=_rate(timed) if timed else None,
@@ -111,7 +127,7 @@ class Tally:
             mfu=None,
             peak_memory_bytes=_largest(step.peak_memory_bytes for step in steps),
             peak_memory_total_bytes=peak_memory_total_bytes,
-            placement={item.worker: {"host": item.host, "pid": item.pid} for item in workers},
+            placement={} if self.placed is None else _placement(self.placed),
             versions=(dict(workers[0].versions) if workers else {}) | {"ray": ray.__version__},
             restarts=0,
             first_error=first_error,
@@ -133,6 +149,20 @@ def outcome(tally: Tally, raised: BaseException | None) -> tuple[Status, str | N
     if tally.ended is None:
         return "failed", "the run has ended without an outcome"
     return tally.ended.status, None
+
+
+def _placement(placed: RunPlaced) -> dict[str, dict[str, Any]]:
+    return {
+        seat.worker: {
+            "host": seat.host,
+            "node": seat.node,
+            "pid": seat.pid,
+            "gpu": seat.gpu,
+            "device": seat.device,
+            "nics": list(seat.nics),
+        }
+        for seat in placed.seats
+    }
 
 
 def _rate(steps: list[StepResult]) -> float:

@@ -12,6 +12,7 @@ from disagmoe.actors.events import (
     EvalResult,
     Event,
     RunEnded,
+    RunPlaced,
     RunResumed,
     RunStarted,
     ScheduleTuned,
@@ -20,18 +21,20 @@ from disagmoe.actors.events import (
 )
 from disagmoe.actors.messages import ResumePoint
 from disagmoe.api.callback import Callback
+from disagmoe.api.grace import short_grace
 from disagmoe.api.preflight import preflight
 from disagmoe.api.result import Result, RunFailedError, has_result
 from disagmoe.api.resume import Resume, continued, find_resume
-from disagmoe.api.rundir import RunDir, check_free, default_run_dir
+from disagmoe.api.rundir import RunDir, check_folder, check_free, default_run_dir, run_id
 from disagmoe.api.tally import Tally, outcome
 from disagmoe.checkpoint.catalogue import check_unused
 from disagmoe.checkpoint.find import run_folder
+from disagmoe.cluster.join import Target, choose, joined
 from disagmoe.cluster.processes import PeakMemory
-from disagmoe.cluster.session import local_session
+from disagmoe.cluster.session import run_session
 from disagmoe.cluster.signals import deferred, sigterm_raises
 from disagmoe.config.run import RunConfig
-from disagmoe.errors import WorkerError
+from disagmoe.errors import PlacementError, WorkerError
 from disagmoe.runtime.trace import TRACE_FILE, write_trace
 from disagmoe.storage import Location
 
@@ -42,6 +45,8 @@ class _Start:
 
     config: RunConfig
     """Resolved."""
+    target: Target
+    """Where it runs."""
     checkpoints: Location
     """Where it saves."""
     point: ResumePoint | None = None
@@ -72,8 +77,10 @@ class Trainer:
         self._callbacks = tuple(callbacks)
         own = Path(run_dir) if run_dir is not None else None
         self._resume = find_resume(resume, own, config) if resume else Resume(None, None)
-        chosen = self._resume.run_dir or own or default_run_dir(config.name, time.localtime())
-        self.run_dir = chosen.absolute()
+        self._given_dir = (
+            self._resume.run_dir or own or default_run_dir(config.name, time.localtime())
+        )
+        self.run_dir = self._given_dir.absolute()
 
     def fit(self) -> Result:
         """Train, and return the result, which is `result.json` in the run directory as well.
@@ -84,15 +91,18 @@ class Trainer:
 
         Raises:
             ConfigError, DataError, CheckpointError: the run cannot start; nothing is written.
-            PlacementError: this machine cannot hold the workers.
+            PlacementError: the workers have no place, or cannot run where they are.
             RunFailedError: a worker failed. It carries the result.
         """
         began_s = time.monotonic()
-        start = self._start()
-        if (result := self._result_if_done(start)) is not None:
-            return result
-        with closing(self._open_run_dir(start)) as run_dir:
-            return self._fit(start, run_dir, began_s)
+        target = choose(self._config.cluster, os.environ)
+        check_folder(self._given_dir, os.environ)
+        with joined(target) as there:
+            start = self._start(there)
+            if (result := self._result_if_done(start)) is not None:
+                return result
+            with closing(self._open_run_dir(start)) as run_dir:
+                return self._fit(start, run_dir, began_s)
 
     def _fit(self, start: _Start, run_dir: RunDir, began_s: float) -> Result:
         tally = Tally()
@@ -105,10 +115,11 @@ class Trainer:
             except BaseException as error:  # noqa: BLE001 - raised again once the result is written
                 raised = error
         status, first_error = outcome(tally, raised)
+        elsewhere_bytes = 0 if start.target.is_own else tally.peak_bytes
         result = tally.result(
             status,
             first_error=first_error,
-            peak_memory_total_bytes=memory.peak_bytes,
+            peak_memory_total_bytes=memory.peak_bytes + elsewhere_bytes,
             elapsed_s=time.monotonic() - began_s,
             path=run_dir.path,
         )
@@ -118,11 +129,13 @@ class Trainer:
             callback.on_end(result)
         if raised is not None and not isinstance(raised, WorkerError):
             raise raised
+        if status == "failed" and tally.unfit:
+            raise PlacementError(first_error)
         if status == "failed":
             raise RunFailedError(result) from raised
         return result
 
-    def _start(self) -> _Start:
+    def _start(self, target: Target) -> _Start:
         """Refuse what cannot run before anything is written."""
         found, goes_on = self._resume.found, self._resume.run_dir is not None
         if not goes_on:
@@ -131,10 +144,11 @@ class Trainer:
         if found is None or str(found.folder.place) != str(checkpoints):
             check_unused(checkpoints)
         if found is not None:
-            config, point, news = continued(self._config, found, checkpoints)
-            return _Start(config, checkpoints, point, news)
+            config, point, news = continued(self._config, found, checkpoints, target)
+            return _Start(config, target, checkpoints, point, news)
         anew = [f"{checkpoints} holds no complete checkpoint; the run begins anew"]
-        return _Start(preflight(self._config), checkpoints, news=anew if goes_on else [])
+        config = preflight(self._config, target)
+        return _Start(config, target, checkpoints, news=anew if goes_on else [])
 
     def _result_if_done(self, start: _Start) -> Result | None:
         """The result of a run that would go on in its directory but has done all its steps."""
@@ -157,11 +171,19 @@ class Trainer:
     def _train(self, start: _Start, run_dir: RunDir, tally: Tally) -> None:
         for callback in self._callbacks:
             callback.on_begin(start.config, run_dir.path)
-            for text in (*start.news, *run_dir.news):
-                callback.on_notice(text)
-        with local_session(
+        name = run_id(run_dir.path)
+        known_as = "" if start.target.is_own else f", where its name is {name}"
+        self._say(f"uses {start.target}{known_as}")
+        if text := short_grace(os.environ, start.config.cluster.stop_grace_s):
+            self._say(text)
+        for text in (*start.news, *run_dir.news):
+            self._say(text)
+        with run_session(
             start.config,
             str(run_dir.path),
+            start.target,
+            name,
+            self._say,
             checkpoints=str(start.checkpoints),
             resume=start.point,
         ) as session:
@@ -175,6 +197,10 @@ class Trainer:
                     self._follow(events, tally, run_dir)
                 raise
 
+    def _say(self, text: str) -> None:
+        for callback in self._callbacks:
+            callback.on_notice(text)
+
     def _follow(self, events: Iterable[Event], tally: Tally, run_dir: RunDir) -> None:
         for event in events:
             tally.add(event)
@@ -187,7 +213,7 @@ class Trainer:
                     run_dir.write_config(event.config)
                 case StepTraced():
                     write_trace(self.run_dir / TRACE_FILE, tally.traces)
-                case RunStarted() | RunResumed() | CheckpointSaved() | RunEnded():
+                case RunPlaced() | RunStarted() | RunResumed() | CheckpointSaved() | RunEnded():
                     pass
             for callback in self._callbacks:
                 _tell(callback, event)
@@ -195,6 +221,8 @@ class Trainer:
 
 def _tell(callback: Callback, event: Event) -> None:
     match event:
+        case RunPlaced():
+            callback.on_place(event)
         case RunStarted():
             callback.on_start(event)
         case StepResult():

@@ -45,6 +45,7 @@ class Examined:
             "precision": precision(manifest),
             "updates": manifest.done.updates,
             "tokens": manifest.done.tokens,
+            "loss": manifest.done.last_loss,
             "parameters": manifest.parameter_count,
             "tensors": len(manifest.parameters),
             "bytes": manifest.size_bytes,

@@ -8,6 +8,7 @@ import typer
 
 from disagmoe import __version__
 from disagmoe.cli import bench, checkpoint, config, data, hf, schedule
+from disagmoe.cli.doctor import doctor
 from disagmoe.cli.evaluate import evaluate
 from disagmoe.cli.invariance import invariance
 from disagmoe.cli.train import train
@@ -35,6 +36,7 @@ app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 app.add_typer(hf.app, name="hf")
 app.add_typer(schedule.app, name="schedule")
+app.command()(doctor)
 app.command()(evaluate)
 app.command()(invariance)
 app.command()(train)

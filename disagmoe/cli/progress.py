@@ -12,6 +12,7 @@ from disagmoe.api import (
     EvalResult,
     Result,
     RunConfig,
+    RunPlaced,
     RunResumed,
     RunStarted,
     ScheduleTuned,
@@ -45,27 +46,34 @@ class ShowProgress(Callback):
         self._task = self._bar.add_task("starting", total=None)
         self._every = 1
         self._last = 0
+        self._shared = False
 
     def on_begin(self, config: RunConfig, run_dir: Path) -> None:
         """Say what is about to run."""
         self._say(
-            f"run {config.name}: {config.parallel.summary} on this machine, "
+            f"run {config.name}: {config.parallel.summary} on {_ground(config)}, "
             f"{config.cluster.device}, {config.train.precision}; {run_dir}"
         )
         self._last = config.train.steps - 1
+        self._shared = config.cluster.mode == "local"
         self._every = max(1, config.train.steps // _PLAIN_LINES)
         if self._console.is_terminal:
             self._bar.update(self._task, total=config.train.steps)
             self._bar.start()
 
+    def on_notice(self, text: str) -> None:
+        """Say it."""
+        self._say(text)
+
+    def on_place(self, placed: RunPlaced) -> None:
+        """Say who is where."""
+        for line in place_lines(placed, shared=self._shared):
+            self._say(line)
+
     def on_start(self, started: RunStarted) -> None:
         """Say who works."""
         pids = ", ".join(f"{item.worker} {item.pid}" for item in started.workers)
         self._say(f"workers started (process ids): {pids}")
-
-    def on_notice(self, text: str) -> None:
-        """Say what is different."""
-        self._say(f"note: {text}")
 
     def on_resumed(self, resumed: RunResumed) -> None:
         """Say where the run goes on."""
@@ -117,6 +125,22 @@ class ShowProgress(Callback):
 
     def _say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def place_lines(placed: RunPlaced, *, shared: bool) -> Iterator[str]:
+    """One line per node: its workers, the GPU of each, and its network devices."""
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for seat in placed.seats:
+        gpu = "" if seat.gpu is None else f" GPU {seat.gpu} ({seat.device})"
+        nics = f" {'+'.join(seat.nics)}" if seat.nics else ""
+        nodes.setdefault((seat.host, seat.node), []).append(f"{seat.worker}{gpu}{nics}")
+    for (host, node), workers in nodes.items():
+        note = ", which share this machine" if shared else ""
+        yield f"placed on {host} (node {node[:8]}): {', '.join(workers)}{note}"
+
+
+def _ground(config: RunConfig) -> str:
+    return "this machine" if config.cluster.mode == "local" else "a cluster"
 
 
 def step_line(step: StepResult) -> str:

@@ -52,8 +52,9 @@ def _details(manifest: Manifest) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     yield f"saved {manifest.saved_at} by {versions}"
     done = manifest.done
+    loss = "" if done.last_loss is None else f", loss {done.last_loss:.4f}"
     yield (
-        f"{done.step} steps, {done.updates} updates, {format_count(done.tokens)} tokens; "
+        f"{done.step} steps, {done.updates} updates, {format_count(done.tokens)} tokens{loss}; "
         f"programs {manifest.programs_sha256[:12]}"
     )
     rows = [

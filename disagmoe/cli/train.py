@@ -11,6 +11,7 @@ from disagmoe.cluster.signals import sigterm_raises
 from disagmoe.config.load import load_run_config, override
 from disagmoe.config.rules import warnings
 from disagmoe.config.run import RunConfig
+from disagmoe.config.tomlwrite import format_value
 
 INTERRUPTED = 130
 
@@ -42,19 +43,27 @@ def train(
             "checkpoint.folder, or from the beginning where there is none.",
         ),
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address", metavar="auto|local|HOST:PORT", help="Ray to use; sets cluster.address."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object.")
     ] = False,
 ) -> None:
-    """Train on this machine; each worker is a process of its own.
+    """Train on this machine or on a cluster; each worker is a process of its own.
 
-    A run that has ended, was killed or has failed goes on with `--resume RUN_DIR`.
+    Uses the Ray that `--address`, `cluster.address` or RAY_ADDRESS name, else starts one of its own
+    on this machine. A run that has ended, was killed or has failed goes on with `--resume RUN_DIR`.
 
     Exit codes: 0 all steps are done, 1 the run failed, 2 the config or the data cannot be used,
-    3 this machine cannot hold the workers, 130 or 143 stopped by Ctrl-C or SIGTERM.
+    3 the workers have no place, 130 or 143 stopped by Ctrl-C or SIGTERM.
     """
+    named = [] if address is None else [f"cluster.address={format_value(address)}"]
     with sigterm_raises(), _ctrl_c_exits():
-        loaded = _load(config, sets or [], resume)
+        loaded = _load(config, [*(sets or []), *named], resume)
         for warning in warnings(loaded):
             typer.echo(f"warning: {warning}", err=True)
         _fit(loaded, run_dir, resume, as_json)

@@ -118,6 +118,21 @@ class ParallelConfig(Section):
         return self.rings * self.groups * per_group
 
     @property
+    def worker_names(self) -> list[str]:
+        """Names of all workers, as the schedule's layout writes them, in its order."""
+        colocated = self.schedule in COLOCATED
+        sides = {"C" if colocated else "A": self.attention_workers}
+        if not colocated:
+            sides["F"] = self.expert_workers
+        return [
+            f"{f'r{ring}.' if ring else ''}{side}{group}.{rank}"
+            for ring in range(self.rings)
+            for side, workers in sides.items()
+            for group in range(self.groups)
+            for rank in range(workers)
+        ]
+
+    @property
     def summary(self) -> str:
         """The division in words, as `2 x (4 attention + 2 expert) workers`."""
         rings = f"{self.rings} rings of " if self.rings > 1 else ""

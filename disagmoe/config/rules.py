@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from disagmoe.config.catalogue import join_words
+from disagmoe.config.cluster_rules import CLUSTER_RULES
 from disagmoe.config.costs import USUAL
 from disagmoe.config.families import TRAITS
 from disagmoe.config.hardware_rules import colocated_machines_match, slow_worker_is_there
@@ -401,6 +402,7 @@ RULES: tuple[Rule, ...] = (
     groups_have_rules,
     paths_are_named,
     weights_fit_paths,
+    *CLUSTER_RULES,
     colocated_machines_match,
     slow_worker_is_there,
 )

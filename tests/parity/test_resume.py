@@ -195,8 +195,15 @@ class Noisy:
 
 
 def test_random_numbers_go_on_where_they_were(tmp_path: Path) -> None:
-    # threads of one process share its random numbers, so that one worker draws them
-    config = tiny(train__steps=6, checkpoint__interval_steps=2, checkpoint__keep_last=0)
+    # threads of one process share its random numbers, so that there is one worker
+    config = tiny(
+        train__steps=6,
+        checkpoint__interval_steps=2,
+        checkpoint__keep_last=0,
+        parallel__schedule="ep_1f1b",
+        parallel__attention_workers=1,
+        parallel__expert_workers=1,
+    )
     torch.manual_seed(5)
     straight = train(config, tmp_path, Noisy(config))
     assert len({step.valid_targets for step in straight.steps}) > 1
@@ -286,6 +293,22 @@ def test_any_layout_loads_what_another_has_saved(
     tolerance = 1e-6 if precision == "fp32" else 2e-3
     assert again.steps[0].loss == pytest.approx(ran.steps[3].loss, rel=tolerance)
     assert again.updates == ran.updates
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
+def test_another_precision_begins_with_the_same_masters(
+    reshard: tuple[str, Path, Ran, State], precision: str
+) -> None:
+    _, folder, _, expected = reshard
+    config = experts_of(layout(1, 2, 1), precision)
+    source = FixedSource([batch_of(config, seed) for seed in range(4)])
+    state = loaded(config, folder, source)
+    assert {kind for kind, _ in state} >= {Kind.MASTER, Kind.EXP_AVG, Kind.EXP_AVG_SQ}
+    for (kind, name), tensor in state.items():
+        if kind is Kind.WEIGHT:
+            assert torch.equal(tensor, expected[Kind.MASTER, name].bfloat16().float())
+        else:
+            assert torch.equal(tensor, expected[kind, name])
 
 
 def damage(file: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_frozen_worker_ends_the_run_at_the_deadline(
     assert leftovers() == []
     error = Result.load(tmp_path / "run").first_error
     assert error is not None
-    assert error.startswith("F0.0 answers nothing, though its process is there")
+    assert error.startswith("F0.0 answers nothing, and its death is not reported")
 
 
 def test_ctrl_c_ends_the_run_after_the_step(

@@ -106,9 +106,9 @@ def test_five_steps_a_kill_and_five_more_are_ten(
     resume = ("--resume", f"{run_dir}@5", "--set", "train.steps=10")
     again = launch("-m", "disagmoe", "train", *resume, "--json")
     assert again.finish() == 0, again.stderr
-    again.expect(r"note: train\.steps: 100000 -> 10")
-    again.expect(r"note: checkpoints after step 5 are set aside: .*step-10")
-    again.expect(rf"note: metrics\.jsonl: {last - 4} lines after step 5 cut off")
+    again.expect(r"train\.steps: 100000 -> 10")
+    again.expect(r"checkpoints after step 5 are set aside: .*step-10")
+    again.expect(rf"metrics\.jsonl: {last - 4} lines after step 5 cut off")
     again.expect(r"loaded .*/step-5 in .*; goes on after step 5 with the same programs")
     result = Result.load(run_dir)
     assert again.stdout == result.to_json() + "\n"

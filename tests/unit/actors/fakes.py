@@ -7,6 +7,7 @@ from disagmoe.actors.messages import (
     Adopted,
     Call,
     FailureKind,
+    Located,
     Outcome,
     Progress,
     Restored,
@@ -53,6 +54,20 @@ def step_report(
 def good_outcome(call: Call, worker: str) -> Outcome:
     """What a worker without trouble answers."""
     match call.kind:
+        case "locate":
+            return Located(
+                worker=worker,
+                node="n",
+                host="127.0.0.1",
+                pid=1,
+                gpu_ids=(),
+                visible_gpus=(),
+                node_gpus=(),
+                nics=(),
+                environment={},
+                versions={},
+                files="",
+            )
         case "setup":
             return Started(worker=worker, host="127.0.0.1", pid=1, versions={"python": "3"})
         case "step":

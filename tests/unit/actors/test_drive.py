@@ -1,18 +1,19 @@
 """The driving loop against a crew without processes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from disagmoe.actors.drive import QUEUED_CALLS, Drive, Retune, Traces
+from disagmoe.actors.drive import QUEUED_CALLS, Drive, Retune, Settle, Traces
 from disagmoe.actors.events import (
     CheckpointSaved,
     EvalResult,
     Event,
     RunEnded,
+    RunPlaced,
     RunResumed,
     RunStarted,
     ScheduleTuned,
@@ -21,13 +22,21 @@ from disagmoe.actors.events import (
 )
 from disagmoe.actors.inquest import Inquest
 from disagmoe.actors.keeper import Keeper
-from disagmoe.actors.messages import Call, Outcome, ResumePoint, WorkerAssignment
+from disagmoe.actors.messages import (
+    Call,
+    FailureKind,
+    Located,
+    Outcome,
+    ResumePoint,
+    WorkerAssignment,
+)
 from disagmoe.checkpoint.catalogue import complete_steps
 from disagmoe.checkpoint.find import find
 from disagmoe.checkpoint.manifest import Done
 from disagmoe.config.load import override
 from disagmoe.config.run import RunConfig
 from disagmoe.data.position import Origin
+from disagmoe.errors import PlacementError
 from disagmoe.runtime.trace import WorkerTrace
 from disagmoe.storage import Location
 from tests.unit.actors.fakes import FakeClock, FakeCrew, failure, good_outcome, step_report
@@ -43,6 +52,15 @@ def no_retune(steps: Sequence[Traces]) -> Any:
     raise AssertionError("nothing was profiled")
 
 
+PLACED = RunPlaced(seats=())
+PLACES = [cast(WorkerAssignment, object())]
+
+
+def settle(located: Mapping[str, Located]) -> tuple[RunPlaced, Sequence[WorkerAssignment]]:
+    assert list(located) == ["A0.0", "F0.0"]
+    return PLACED, PLACES
+
+
 def run(crew: FakeCrew, clock: FakeClock, *sets: str) -> list[Event]:
     return list(drive(crew, clock, *sets).events())
 
@@ -51,13 +69,14 @@ def drive(
     crew: FakeCrew,
     clock: FakeClock,
     *sets: str,
+    settle: Settle = settle,
     retune: Retune = no_retune,
     keeper: Keeper | None = None,
 ) -> Drive:
     inquest = Inquest(lambda text: "stacks.txt", clock)
     settings = config(*sets)
     keeper = keeper or Keeper(Location.parse("/nowhere"), settings, "00", now=clock)
-    return Drive(settings, crew, inquest, retune, keeper, clock)
+    return Drive(settings, crew, inquest, settle, retune, keeper, clock)
 
 
 def test_a_run_to_its_end() -> None:
@@ -65,6 +84,7 @@ def test_a_run_to_its_end() -> None:
     crew = FakeCrew(clock)
     events = run(crew, clock, "train.eval.every=3")
     assert [type(event) for event in events] == [
+        RunPlaced,
         RunStarted,
         StepResult,
         StepResult,
@@ -140,6 +160,7 @@ def test_programs_change_between_steps_and_after_all_calls_before() -> None:
     sets = (*PROFILED, "train.eval.every=3", "trace.first_step=2", "trace.steps=2")
     events = list(drive(crew, clock, *sets, retune=retune).events())
     assert [str(call) for call in crew.started] == [
+        "placement",
         "start-up",
         "step 0",
         "step 1",
@@ -151,7 +172,7 @@ def test_programs_change_between_steps_and_after_all_calls_before() -> None:
         "step 5",
         "evaluation after step 5",
     ]
-    assert crew.assigned == [ASSIGNMENTS]
+    assert crew.assigned == [PLACES, ASSIGNMENTS]
     traces = [{w: WorkerTrace(step, (), ()) for w in crew.workers} for step in range(4)]
     assert seen == [traces[1:3]]
     assert [e for e in events if isinstance(e, StepTraced)] == [
@@ -190,7 +211,21 @@ def test_a_worker_that_cannot_change_its_programs_ends_the_run() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["setup", "step", "eval"])
+def test_workers_that_are_in_the_wrong_place_end_the_run() -> None:
+    def refuse(located: Mapping[str, Located]) -> Any:
+        raise PlacementError("F0.0 on 10.0.0.2 (node 1) sees 0 GPUs\nF0.1 too")
+
+    clock = FakeClock()
+    crew = FakeCrew(clock)
+    (ended,) = drive(crew, clock, settle=refuse).events()
+    assert isinstance(ended, RunEnded)
+    (found,) = ended.failures
+    assert (found.worker, found.kind) == ("F0.0", FailureKind.UNFIT)
+    assert found.message == "F0.0 on 10.0.0.2 (node 1) sees 0 GPUs\nF0.1 too"
+    assert crew.killed == 1
+
+
+@pytest.mark.parametrize("kind", ["locate", "setup", "step", "eval"])
 def test_a_failure_ends_the_run_with_its_cause_in_front(kind: str) -> None:
     def answer(call: Call, worker: str) -> Outcome:
         if call.kind != kind:
@@ -209,6 +244,7 @@ def test_a_failure_ends_the_run_with_its_cause_in_front(kind: str) -> None:
 @pytest.mark.parametrize(
     ("call", "limit_s", "name"),
     [
+        (Call("locate"), 180, "placement"),
         (Call("setup"), 180, "start-up"),
         (Call("step", 0), 1800, "step 0"),
         (Call("step", 2), 600, "step 2"),
@@ -265,7 +301,7 @@ def test_a_checkpoint_is_complete_once_all_parts_are(tmp_path: Path) -> None:
     assert events[-1] == RunEnded(status="ok")
     assert events.index(saved[0]) > events.index(step_result(events, 1))
     manifest = find(f"{tmp_path}@2").manifest
-    assert manifest.done == Done(step=2, updates=3, tokens=200, first_loss=5.0)
+    assert manifest.done == Done(step=2, updates=3, tokens=200, first_loss=5.0, last_loss=4.0)
     assert (manifest.data["mixed"], manifest.programs_sha256) == (8, "00")
     assert [file.worker for file in manifest.files] == list(crew.workers)
     assert manifest.versions == {"python": "3"}
@@ -333,6 +369,7 @@ def test_a_resumed_run_loads_and_goes_on_where_it_was(tmp_path: Path) -> None:
     keeper = keeper_of(tmp_path, clock, point(2))
     events = list(drive(crew, clock, "train.eval.every=1", keeper=keeper).events())
     assert [str(call) for call in crew.started] == [
+        "placement",
         "start-up",
         "loading of the checkpoint of 2 steps",
         "step 2",
@@ -341,8 +378,10 @@ def test_a_resumed_run_loads_and_goes_on_where_it_was(tmp_path: Path) -> None:
         "evaluation after step 3",
         "saving after 4 steps",
     ]
-    assert events[1] == RunResumed(step=2, place="/c/step-2", elapsed_s=2.0, same_programs=True)
-    assert find(str(tmp_path)).manifest.done == Done(step=4, updates=3, tokens=400, first_loss=9.0)
+    assert events[2] == RunResumed(step=2, place="/c/step-2", elapsed_s=2.0, same_programs=True)
+    assert find(str(tmp_path)).manifest.done == Done(
+        step=4, updates=3, tokens=400, first_loss=9.0, last_loss=2.0
+    )
 
 
 def test_a_resumed_run_measures_what_is_not_known_yet(tmp_path: Path) -> None:
@@ -357,7 +396,7 @@ def test_a_resumed_run_measures_what_is_not_known_yet(tmp_path: Path) -> None:
 
     events = list(drive(crew, clock, *PROFILED, retune=retune, keeper=keeper).events())
     assert seen == [[2, 3]]
-    assert events[1] == RunResumed(step=1, place="/c/step-1", elapsed_s=2.0, same_programs=False)
+    assert events[2] == RunResumed(step=1, place="/c/step-1", elapsed_s=2.0, same_programs=False)
 
 
 def test_a_checkpoint_holds_what_was_measured(tmp_path: Path) -> None:

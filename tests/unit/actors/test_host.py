@@ -10,7 +10,9 @@ import pytest
 from disagmoe.actors.host import WorkerHost
 from disagmoe.actors.messages import (
     Adopted,
+    Call,
     FailureKind,
+    Located,
     Restored,
     Saved,
     Started,
@@ -23,7 +25,7 @@ from disagmoe.runtime.report import EvalReport
 from disagmoe.runtime.saving import SavedPart
 from disagmoe.runtime.step import WorkerRuntime
 from disagmoe.storage import Location
-from tests.unit.actors.fakes import saved_part, step_report
+from tests.unit.actors.fakes import good_outcome, saved_part, step_report
 
 CONFIG = SimpleNamespace(parallel=SimpleNamespace(attention_weights=[1.0, 2.0]))
 ASSIGNMENT = cast(
@@ -109,6 +111,17 @@ def test_calls_reach_the_runtime() -> None:
         "request_stop",
         "close",
     ]
+
+
+def test_a_worker_says_where_it_is_before_it_is_set_up() -> None:
+    def find(assignment: WorkerAssignment) -> Located:
+        found = good_outcome(Call("locate"), assignment.worker)
+        assert isinstance(found, Located)
+        return found
+
+    host = WorkerHost(lambda _: cast(WorkerRuntime, FakeRuntime()), find)
+    assert host.locate(ASSIGNMENT) == good_outcome(Call("locate"), "A0.1")
+    assert (host.ping().worker, host.ping().call) == ("A0.1", "placement")
 
 
 def test_a_state_is_saved_while_steps_go_on_and_after_a_stop() -> None:

@@ -2,13 +2,21 @@
 
 import json
 import os
+import re
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from disagmoe.api.rundir import MetricsLog, RunDir, check_free, default_run_dir
+from disagmoe.api.rundir import (
+    MetricsLog,
+    RunDir,
+    check_folder,
+    check_free,
+    default_run_dir,
+    run_id,
+)
 from disagmoe.api.tally import Tally
 from disagmoe.config.load import override
 from disagmoe.config.run import RunConfig
@@ -26,6 +34,13 @@ def config() -> RunConfig:
 def test_a_run_that_is_not_told_goes_below_runs() -> None:
     now = time.strptime("2030-01-02 03:04:05", "%Y-%m-%d %H:%M:%S")
     assert default_run_dir("tiny", now) == Path("runs/tiny-20300102-030405")
+
+
+def test_a_run_has_a_name_of_its_own_in_ray() -> None:
+    names = {run_id(Path("/runs/my run!")) for _ in range(2)}
+    assert len(names) == 2
+    assert all(re.fullmatch(r"my-run-[0-9a-f]{8}", name) for name in names)
+    assert run_id(Path("/")).startswith("run-")
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -170,3 +185,10 @@ def test_a_metrics_line_holds_its_evaluation_and_is_there_at_once(
         "utilisation": 0.5, "exposed_communication": 0.5, "bubble": 0.0,
     }  # fmt: skip
     assert rows[1]["channel_bytes"] == {"A0>F0.act": 65}
+
+
+@pytest.mark.parametrize("path", [Path("s3://bucket/runs/x"), Path("file:///mnt/x")])
+def test_a_uri_is_not_made_into_a_folder(path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"looks like a URI; name a folder that all nodes see"):
+        check_folder(path, {})
+    check_folder(Path("runs/s3:x"), {})

@@ -11,7 +11,7 @@ from disagmoe.api.result import Result
 from disagmoe.api.tally import Tally, outcome
 from disagmoe.checkpoint.manifest import Done
 from disagmoe.errors import PlacementError
-from tests.unit.api.runs import SHARES, evaluation, started, step
+from tests.unit.api.runs import SHARES, evaluation, placed, started, step
 
 FAILED = RunEnded(
     status="failed",
@@ -41,6 +41,7 @@ def result_of(*events: Event) -> Result:
 
 def test_a_whole_run() -> None:
     events = (
+        placed(),
         started(),
         step(0, step_s=50.0),
         step(1, step_s=1.0, skipped="because"),
@@ -69,8 +70,22 @@ def test_a_whole_run() -> None:
         peak_memory_bytes={"A0.0": 1003, "F0.0": 900},
         peak_memory_total_bytes=7,
         placement={
-            "A0.0": {"host": "127.0.0.1", "pid": 11},
-            "F0.0": {"host": "127.0.0.1", "pid": 12},
+            "A0.0": {
+                "host": "10.0.0.1",
+                "node": "a" * 20,
+                "pid": 11,
+                "gpu": 3,
+                "device": "NVIDIA H800",
+                "nics": ["mlx5_3", "mlx5_4"],
+            },
+            "F0.0": {
+                "host": "10.0.0.2",
+                "node": "b" * 20,
+                "pid": 11,
+                "gpu": None,
+                "device": "cpu",
+                "nics": [],
+            },
         },
         versions={"python": "3.12.1", "ray": ray.__version__},
         restarts=0,
@@ -102,6 +117,15 @@ def test_a_resumed_run_counts_what_was_before() -> None:
         )
     )
     assert tally.checkpoint == "/c/step-6"
+
+
+def test_a_resume_that_has_nothing_left_to_do_keeps_the_losses() -> None:
+    tally = tally_of(started(), RunEnded(status="ok"))
+    tally.before = Done(step=4, updates=4, tokens=1000, first_loss=9.0, last_loss=3.0)
+    result = tally.result(
+        "ok", first_error=None, peak_memory_total_bytes=7, elapsed_s=9.0, path=Path("/run")
+    )
+    assert (result.steps, result.first_loss, result.last_loss) == (4, 9.0, 3.0)
 
 
 def test_a_run_of_one_step_counts_the_first() -> None:

@@ -45,7 +45,7 @@ def test_one_step_in_detail(tmp_path: Path) -> None:
     lines = outcome.stdout.splitlines()
     assert lines[2].endswith("content ok")
     assert lines[3].endswith(" by disagmoe 1")
-    assert lines[4] == "2 steps, 2 updates, 200 tokens; programs 00"
+    assert lines[4] == "2 steps, 2 updates, 200 tokens, loss 4.5000; programs 00"
     assert lines[5].split() == ["group", "workers", "parameters", "bytes"]
     assert lines[6].split()[:3] == ["A0", "2", "31"]
     assert lines[7].split() == ["worker", "file", "bytes"]

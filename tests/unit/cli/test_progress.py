@@ -7,12 +7,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from disagmoe.api import CheckpointSaved, Result, RunConfig, RunResumed, ScheduleTuned
+from disagmoe.api import (
+    CheckpointSaved,
+    Result,
+    RunConfig,
+    RunPlaced,
+    RunResumed,
+    ScheduleTuned,
+)
 from disagmoe.api.tally import Tally
-from disagmoe.cli.progress import ShowProgress, step_line, summary, tuned_line
+from disagmoe.cli.progress import ShowProgress, place_lines, step_line, summary, tuned_line
 from disagmoe.config.load import override
 from disagmoe.config.resolve import resolve
-from tests.unit.api.runs import evaluation, started, step
+from tests.unit.api.runs import evaluation, placed, started, step
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -61,6 +68,32 @@ def test_what_was_measured_in_one_line() -> None:
         "2.5 s/step without its end, 3.4 % above the lower bound; attention_shares = [2.0, 1.0]; "
         "expert_shares = [0.25, 0.75] would suit these workers better"
     )
+
+
+def test_who_is_where() -> None:
+    assert list(place_lines(placed(), shared=False)) == [
+        "placed on 10.0.0.1 (node aaaaaaaa): A0.0 GPU 3 (NVIDIA H800) mlx5_3+mlx5_4",
+        "placed on 10.0.0.2 (node bbbbbbbb): F0.0",
+    ]
+    same = replace(placed().seats[1], worker="F0.1")
+    both = RunPlaced(seats=(placed().seats[1], same))
+    assert list(place_lines(both, shared=True)) == [
+        "placed on 10.0.0.2 (node bbbbbbbb): F0.0, F0.1, which share this machine"
+    ]
+
+
+def test_a_run_on_a_cluster_says_so_and_whom_it_waits_for() -> None:
+    out = io.StringIO()
+    show = ShowProgress(Console(file=out, width=120))
+    config = RunConfig.load(ROOT / "configs/tiny.toml", ["cluster.mode=cluster"])
+    show.on_begin(config, Path("/run"))
+    show.on_notice("waits")
+    show.on_place(placed())
+    assert out.getvalue().splitlines() == [
+        "run tiny: 1 x (1 attention + 1 expert) workers on a cluster, auto, auto; /run",
+        "waits",
+        *place_lines(placed(), shared=False),
+    ]
 
 
 def test_plain_lines_where_there_is_no_terminal() -> None:
@@ -127,7 +160,7 @@ def test_where_a_run_goes_on_and_what_is_new() -> None:
     other = replace(event, same_programs=False)
     assert said(lambda show: show.on_resumed(other))[0].endswith("with other programs")
     text = "train.steps: 10 -> 20"
-    assert said(lambda show: show.on_notice(text)) == [f"note: {text}"]
+    assert said(lambda show: show.on_notice(text)) == [text]
 
 
 def test_what_is_saved() -> None:

@@ -84,6 +84,17 @@ def test_config_settings_and_directory_reach_the_trainer(monkeypatch: pytest.Mon
     assert outcome.stderr.splitlines()[0] == "ok: 0 steps in 1.0 s"
 
 
+def test_the_address_of_a_ray_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, trainers = train(monkeypatch, result, "--address", "10.0.0.1:6379")
+    assert trainers.config is not None
+    assert trainers.config.cluster.address == "10.0.0.1:6379"
+    outcome, _ = train(monkeypatch, result, "--address", "http://head:8265")
+    assert isinstance(outcome.exception, ConfigError)
+    assert str(outcome.exception).startswith(
+        f'{TINY}: cluster.address = "http://head:8265"; expected HOST:PORT, "auto", "local" or ""'
+    )
+
+
 def test_json_prints_the_result_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, trainers = train(monkeypatch, result, "--json")
     assert outcome.stdout == result().to_json() + "\n"
@@ -166,16 +177,18 @@ def test_the_installed_command_is_the_module() -> None:
     assert "from disagmoe.cli.main import main" in (ROOT / "disagmoe/__main__.py").read_text()
 
 
-def test_a_run_for_a_cluster_of_gpus_is_refused_where_there_are_none(
+def test_a_run_for_a_cluster_is_refused_where_none_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     path = ROOT / "configs/runs/qwen3-235b-h800x16.toml"
     outcome = CliRunner().invoke(
         app, ["train", "--config", str(path), "--run-dir", str(tmp_path / "run")]
     )
     assert isinstance(outcome.exception, ConfigError)
-    assert 'cluster.device = "cuda", but this machine has no CUDA device' in str(outcome.exception)
+    assert 'cluster.mode = "cluster" joins a Ray cluster and never starts one; name it with' in str(
+        outcome.exception
+    )
     assert list(tmp_path.iterdir()) == []
 
 
