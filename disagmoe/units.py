@@ -1,6 +1,7 @@
 """Units: every conversion and every human-readable quantity goes through this file."""
 
 KB, MB, GB = 10**3, 10**6, 10**9
+TERA = 10**12
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 MBIT = MB // 8
 """Bytes; rates of links are in decimal megabits."""

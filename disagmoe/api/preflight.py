@@ -6,7 +6,9 @@ from disagmoe.cluster.join import OWN, Target
 from disagmoe.cluster.local import check_local
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
+from disagmoe.config.trained import refuse_only_planned
 from disagmoe.data.source import PreparedSource
+from disagmoe.optim.groups import check_groups
 from disagmoe.storage import Location
 
 
@@ -16,7 +18,8 @@ def preflight(config: RunConfig, target: Target = OWN) -> RunConfig:
     This process has joined `target` unless it is the run's own.
 
     Raises:
-        ConfigError: settings that do not fit each other, the data or this machine.
+        ConfigError: settings that do not fit each other, the data or this machine, or that no run
+            can execute yet.
         DataError: data that is missing, damaged or too small.
     """
     return opened(config, target)[0]
@@ -24,6 +27,8 @@ def preflight(config: RunConfig, target: Target = OWN) -> RunConfig:
 
 def opened(config: RunConfig, target: Target = OWN) -> tuple[RunConfig, PreparedSource]:
     """Return the same as `preflight`, and the data that it has opened."""
+    refuse_only_planned(config)
+    check_groups(config.model, config.train.optimizer)
     resolved = with_nodes(target, resolve(config, cuda=cuda_on(target, config)))
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})

@@ -8,7 +8,11 @@ import torch
 
 from disagmoe.config.model import ModelConfig
 from disagmoe.errors import ConfigError
-from disagmoe.model.hf_names import hf_names
+from disagmoe.hf.settings import to_hf
+from disagmoe.hf.tensors import hf_tensors
+from disagmoe.model.partition import balance_tensors, model_tensors
+
+_POSITIONS = 4096
 
 
 def check_transformers() -> str:
@@ -31,50 +35,39 @@ def check_transformers() -> str:
 
 
 def hf_model(config: ModelConfig, *, attention: str, experts: str) -> Any:
-    """Return a causal language model in fp32 with random weights, no sliding window and no
-    balancing loss."""
+    """Return a causal language model in fp32 with random weights and no balancing loss."""
     transformers = import_module("transformers")  # not installed where types are checked
-    common: dict[str, Any] = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "num_experts_per_tok": config.top_k,
-        "rms_norm_eps": config.norm_eps,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
-        "tie_word_embeddings": config.tied_embeddings,
-        "attn_implementation": attention,
-        "experts_implementation": experts,
-        "sliding_window": None,
-        "use_cache": False,
-    }
-    if config.family == "mixtral":
-        settings = transformers.MixtralConfig(
-            **common, num_local_experts=config.experts, intermediate_size=config.expert_width
-        )
-        return transformers.MixtralForCausalLM(settings)
-    settings = transformers.Qwen3MoeConfig(
-        **common,
-        num_experts=config.experts,
-        moe_intermediate_size=config.expert_width,
-        norm_topk_prob=config.norm_topk_prob,
-        mlp_only_layers=[],
-        decoder_sparse_step=1,
+    settings = to_hf(config, max_positions=_POSITIONS) | {"use_cache": False}
+    loaded = transformers.AutoConfig.for_model(
+        **settings, attn_implementation=attention, experts_implementation=experts
     )
-    return transformers.Qwen3MoeForCausalLM(settings)
+    return transformers.AutoModelForCausalLM.from_config(loaded)
 
 
 @torch.no_grad()
 def load_into_hf(
     model: torch.nn.Module, store: Mapping[str, torch.Tensor], config: ModelConfig
 ) -> None:
-    """Copy a whole model's `store` into a Transformers model; it must fill every parameter."""
-    parameters = dict(model.named_parameters())
-    table = hf_names(config)
-    if set(table.values()) != set(parameters) or set(table) != set(store):
-        left = set(table.values()) ^ set(parameters) | set(table) ^ set(store)
+    """Copy a whole model's `store` into a Transformers model; it must fill every tensor."""
+    ours: dict[str, torch.Tensor] = {}
+    for local in (*model_tensors(config), *balance_tensors(config, range(config.layers))):
+        ours |= local.split(store[local.name])
+    theirs = state_of(model)
+    wanted = {tensor.name for tensor in hf_tensors(config, "fused")}
+    if wanted != set(theirs):
+        left = wanted ^ set(theirs)
         raise AssertionError(f"without a counterpart: {', '.join(sorted(left))}")
-    for ours, theirs in table.items():
-        parameters[theirs].copy_(store[ours])
+    for tensor in hf_tensors(config, "fused"):
+        for piece in tensor.pieces:
+            piece.view(theirs[tensor.name]).copy_(ours[piece.name])
+
+
+def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the parameters of a Transformers model, and what else it saves, by name; a tied head
+    is left out."""
+    return dict(model.named_parameters()) | dict(_saved_buffers(model))
+
+
+def _saved_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    saved = model.state_dict(keep_vars=True)
+    return {name: buffer for name, buffer in model.named_buffers() if name in saved}

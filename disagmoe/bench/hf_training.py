@@ -12,7 +12,7 @@ from disagmoe.bench.apart import Learned, Trainee
 from disagmoe.bench.hf_model import hf_model, load_into_hf
 from disagmoe.config.run import RunConfig
 from disagmoe.data.batch import count_valid
-from disagmoe.model.hf_names import hf_names
+from disagmoe.hf.tensors import hf_tensors
 from disagmoe.model.precision import TYPES
 from disagmoe.optim.adamw import decays
 from disagmoe.optim.lr import learning_rate
@@ -45,8 +45,9 @@ class _Transformers:
         parameters = dict(self._model.named_parameters())
         settings = config.train.optimizer
         groups: dict[bool, list[torch.Tensor]] = {True: [], False: []}
-        for local, name in hf_names(config.model).items():
-            groups[decays(local, parameters[name].ndim)].append(parameters[name])
+        for tensor in hf_tensors(config.model, "fused"):
+            if (parameter := parameters.get(tensor.name)) is not None:
+                groups[decays(tensor.pieces[0].name, parameter.ndim)].append(parameter)
         self._adamw = torch.optim.AdamW(
             [
                 {"params": members, "weight_decay": settings.weight_decay if decaying else 0.0}

@@ -204,3 +204,31 @@ def _table(comparison: "Comparison") -> list[str]:
             f"{format_bytes(measured.load.link_bytes):>10} {against}".rstrip()
         )
     return lines
+
+
+@app.command()
+def head(
+    vocab_size: Annotated[int, typer.Option(min=2, help="Rows of the LM head.")] = 151_936,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of the one sequence.")] = 4096,
+    chunk_tokens: Annotated[
+        int, typer.Option(min=0, help="`train.loss.chunk_tokens`; 0 is automatic.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure how much memory a training step takes with a large vocabulary.
+
+    Exits with 1 when it is as much as all logits in fp32 would take, once.
+    """
+    from disagmoe.bench.head import measure_head
+
+    found = measure_head(vocab_size, tokens, chunk_tokens=chunk_tokens)
+    if as_json:
+        print(json.dumps(found.as_json()))
+    else:
+        print(
+            f"{tokens} tokens, vocabulary {vocab_size}: a step takes "
+            f"{format_bytes(found.step_bytes)} beyond weights, all logits would take "
+            f"{format_bytes(found.full_logits_bytes)}"
+        )
+    if not found.ok:
+        raise typer.Exit(FAILED)

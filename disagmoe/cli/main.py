@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from disagmoe import __version__
-from disagmoe.cli import bench, checkpoint, config, data, schedule
+from disagmoe.cli import bench, checkpoint, config, data, hf, schedule
 from disagmoe.cli.doctor import doctor
+from disagmoe.cli.evaluate import evaluate
 from disagmoe.cli.invariance import invariance
 from disagmoe.cli.train import train
 from disagmoe.errors import (
@@ -33,8 +34,10 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
+app.add_typer(hf.app, name="hf")
 app.add_typer(schedule.app, name="schedule")
 app.command()(doctor)
+app.command()(evaluate)
 app.command()(invariance)
 app.command()(train)
 

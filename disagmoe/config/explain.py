@@ -69,7 +69,7 @@ def _table_lines(table: Table) -> Iterator[str]:
 def _setting_lines(setting: Setting, *, rules: bool = False) -> Iterator[str]:
     yield setting.name
     yield from _wrap(setting.doc)
-    yield f"{_INDENT}legal:   {setting.legal}"
+    yield from _wrap(f"legal:   {setting.legal}")
     yield f"{_INDENT}default: {'none, required' if setting.required else setting.default_text}"
     if rules:
         for rule in (*RULES, *CAUTIONS):

@@ -1,53 +1,96 @@
-"""A run config from a TOML file and `--set` assignments, checked as a whole."""
+"""A config from a TOML file and `--set` assignments, checked as a whole."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
 from disagmoe.config.base import Section
 from disagmoe.config.catalogue import section_type
-from disagmoe.config.rules import RULES, problems
+from disagmoe.config.model import ModelConfig, ModelFile
+from disagmoe.config.model_rules import MODEL_RULES
+from disagmoe.config.rules import RULES
 from disagmoe.config.run import RunConfig
 from disagmoe.config.tomlread import Tree, apply_sets, read_toml
+from disagmoe.config.tomlwrite import format_value
 from disagmoe.config.wording import explain_errors
 from disagmoe.errors import ConfigError
+
+Config = TypeVar("Config", bound=Section)
 
 
 def load_run_config(path: str | Path, sets: Sequence[str] = ()) -> RunConfig:
     """Read `path`, apply `sets` in order (`train.optimizer.lr=1e-4`, TOML values) and check it all.
 
+    `model = "FILE"` stands for the model in that file; its path is relative to `path`, and in
+    `sets` to the working directory.
+
     Raises:
         ConfigError: with every problem at once: unknown keys with the nearest name, missing keys,
             wrong types, values out of range, and rules between settings.
     """
-    return _build(read_toml(path), sets, source=str(path))
+    tree = read_toml(path)
+    _read_model(tree, Path(path).parent)
+    return _build_run(tree, sets, source=str(path))
+
+
+def load_model(path: str | Path) -> ModelConfig:
+    """Read the model file `path`. Raises ConfigError with every problem at once."""
+    return _build(ModelFile, MODEL_RULES, read_toml(path), {}, [], source=str(path)).model
 
 
 def parse_run_config(tree: Mapping[str, Any], sets: Sequence[str] = ()) -> RunConfig:
     """Build a config from nested dicts as TOML gives them; else the same as `load_run_config`."""
-    return _build(copy.deepcopy(dict(tree)), sets, source=None)
+    return _build_run(copy.deepcopy(dict(tree)), sets, source=None)
 
 
 def override(config: RunConfig, sets: Sequence[str]) -> RunConfig:
     """Return `config` with `sets` applied and everything checked again; raises ConfigError."""
-    return _build(config.model_dump(), sets, source=None)
+    return _build_run(config.model_dump(), sets, source=None)
 
 
-def _build(tree: Tree, sets: Sequence[str], *, source: str | None) -> RunConfig:
-    assignments, found = apply_sets(tree, sets)
+def _build_run(tree: Tree, sets: Sequence[str], *, source: str | None) -> RunConfig:
+    assignments: dict[str, str] = {}
+    found: list[str] = []
+    for one in sets:
+        applied, problems = apply_sets(tree, [one])
+        _read_model(tree, Path())
+        assignments |= applied
+        found += problems
+    return _build(RunConfig, RULES, tree, assignments, found, source=source)
+
+
+def _read_model(tree: Tree, folder: Path) -> None:
+    """Replace the name of a model file by what is in it."""
+    if isinstance(tree.get("model"), str):
+        path = folder / tree["model"]
+        if not path.is_file():
+            raise ConfigError(f"model = {format_value(tree['model'])}: there is no file {path}")
+        tree["model"] = load_model(path).model_dump()
+
+
+def _build(
+    root: type[Config],
+    rules: Sequence[Callable[[Config], Iterator[str]]],
+    tree: Tree,
+    assignments: Mapping[str, str],
+    found: list[str],
+    *,
+    source: str | None,
+) -> Config:
+    """Check `tree`, into which `assignments` were written; `found` are problems known before."""
     try:
-        config = RunConfig.model_validate(tree)
+        config = root.model_validate(tree)
     except ValidationError as error:
-        for name, problem in explain_errors(error, RunConfig):
+        for name, problem in explain_errors(error, root):
             origin = next((a for key, a in assignments.items() if _touches(key, name)), None)
             found.append(f"{problem} (--set {origin})" if origin else problem)
         broken = {detail["loc"] for detail in error.errors(include_url=False)}
-        found += _problems_of_the_rest(tree, broken)
+        found += _problems_of_the_rest(root, rules, tree, broken)
         raise ConfigError(found, source=source) from None
-    found += problems(config)
+    found += [problem for rule in rules for problem in rule(config)]
     if found:
         raise ConfigError(found, source=source)
     return config
@@ -58,11 +101,16 @@ def _touches(key: str, name: str) -> bool:
     return name == key or name.startswith((f"{key}.", f"{key}[")) or key.startswith(f"{name}.")
 
 
-def _problems_of_the_rest(tree: Tree, broken: Iterable[tuple[int | str, ...]]) -> list[str]:
+def _problems_of_the_rest(
+    root: type[Config],
+    rules: Sequence[Callable[[Config], Iterator[str]]],
+    tree: Tree,
+    broken: Iterable[tuple[int | str, ...]],
+) -> list[str]:
     """Apply each rule whose settings are all there and legal, so that one report has everything."""
-    config = cast(RunConfig, _Known(RunConfig, tree, {_settings_path(path) for path in broken}))
+    config = cast(Config, _Known(root, tree, {_settings_path(path) for path in broken}))
     found: list[str] = []
-    for rule in RULES:
+    for rule in rules:
         try:
             found += rule(config)
         except _UnknownValueError:

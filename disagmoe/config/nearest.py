@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 
 # Words of other systems that share no word with ours: config.json of Hugging Face Transformers
-# (MixtralConfig, Qwen3MoeConfig), its TrainingArguments, Megatron-Core's arguments, torchtitan.
+# (MixtralConfig, Qwen3MoeConfig, DeepseekV3Config, GptOssConfig), its TrainingArguments,
+# Megatron-Core's arguments, torchtitan.
 ALIASES = {
     "adam_epsilon": "train.optimizer.eps",
     "backend": "cluster.transport",
@@ -15,6 +16,7 @@ ALIASES = {
     "eval_interval": "train.eval.every",
     "eval_steps": "train.eval.every",
     "expert_parallel_size": "parallel.expert_workers",
+    "first_k_dense_replace": "model.dense_layers",
     "head_size": "model.head_dim",
     "hidden_dim": "model.hidden",
     "initializer_range": "model.init_std",
@@ -29,17 +31,25 @@ ALIASES = {
     "moe_router_topk": "model.top_k",
     "moe_z_loss_coeff": "train.loss.z_coef",
     "n_embd": "model.hidden",
+    "n_group": "model.expert_groups",
+    "n_routed_experts": "model.experts",
+    "n_shared_experts": "model.shared_width",
     "num_experts_per_tok": "model.top_k",
     "num_key_value_heads": "model.kv_heads",
+    "num_local_experts": "model.experts",
     "num_query_groups": "model.kv_heads",
     "pipeline_parallel_size": "parallel.groups",
     "rms_norm_eps": "model.norm_eps",
     "router_aux_loss_coef": "train.loss.aux_coef",
     "seq_len": "train.sequence_length",
     "seq_length": "train.sequence_length",
+    "shared_expert_intermediate_size": "model.shared_width",
+    "sliding_window": "model.window",
     "tie_word_embeddings": "model.tied_embeddings",
+    "topk_group": "model.top_groups",
     "train_iters": "train.steps",
     "untie_embeddings_and_output_weights": "model.tied_embeddings",
+    "v_head_dim": "model.head_dim",
     "warmup": "train.lr_schedule.warmup_steps",
 }
 

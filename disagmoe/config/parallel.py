@@ -59,11 +59,21 @@ class ParallelConfig(Section):
     waited for; `ep_overlap`: both on the same workers, all-to-alls behind compute."""
     residual: Literal["auto", "local", "direct", "fused"] = "auto"
     """How the residual stream reaches the next layer: `local` stays on the worker (one group only),
-    `direct` sends it to the next attention group, `fused` lets it travel with the rows that go
-    through the experts, at no extra bytes; `auto` takes `local` for one group, else `fused`."""
-    dedupe: Literal["rank", "none"] = "rank"
+    `direct` sends it to the next attention group, `fused` lets it travel with the rows to the
+    experts, at no extra bytes; `auto` takes `local` for one group, else `fused`, or `direct` with
+    shared experts on the attention workers."""
+    dedupe: Literal["rank", "none", "node"] = "rank"
     """Rows on the wire: `rank` sends a token once to each expert worker, `none` once to each of its
-    experts (for comparison)."""
+    experts (for comparison), `node` once to each host, where it is passed on (simulated only)."""
+    dispatch: Literal["same", "fp8"] = "same"
+    """Type in which rows travel to the experts: the `same` as they are computed in, or `fp8` with a
+    scale per 128 numbers, as in DeepSeek-V3 (simulated only)."""
+    shared_experts: Literal["attention", "expert"] = "attention"
+    """Side of the experts that all tokens visit: on the `attention` workers, each for its own
+    tokens, or on the `expert` workers, each for the tokens whose first choice it holds."""
+    recompute: Literal["none", "attention", "experts", "all"] = "none"
+    """Side whose activations are computed again for the backward instead of kept; where tokens go
+    is kept in any case."""
     split_backward: bool = False
     """Whether experts send the gradients of their rows first and compute those of their parameters
     later, where they would wait otherwise; shortens the end of a step, and keeps activations for

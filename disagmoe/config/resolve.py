@@ -52,7 +52,7 @@ def resolve(config: RunConfig, *, cuda: bool) -> RunConfig:
 def _resolve_parallel(config: RunConfig) -> ParallelConfig:
     parallel = config.parallel
     update: dict[str, Any] = {
-        "residual": _fill(parallel.residual, "local" if parallel.groups == 1 else "fused"),
+        "residual": _fill(parallel.residual, _usual_residual(config)),
         "profile": _fill(parallel.profile, "on" if _profile_pays(config) else "off"),
     }
     filled = parallel.model_copy(update=update)
@@ -60,6 +60,14 @@ def _resolve_parallel(config: RunConfig) -> ParallelConfig:
         return filled
     depth = depth_in_flight(filled, config.micro_batches)
     return filled.model_copy(update={"in_flight": depth})
+
+
+def _usual_residual(config: RunConfig) -> str:
+    """The one that costs no bytes of its own, where there is one."""
+    if config.parallel.groups == 1:
+        return "local"
+    beside = config.model.shared_width > 0 and config.parallel.shared_experts == "attention"
+    return "direct" if beside else "fused"
 
 
 def _profile_pays(config: RunConfig) -> bool:

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 from disagmoe.config.catalogue import join_words
 from disagmoe.config.cluster_rules import CLUSTER_RULES
 from disagmoe.config.costs import USUAL
+from disagmoe.config.families import TRAITS
+from disagmoe.config.hardware_rules import colocated_machines_match, slow_worker_is_there
+from disagmoe.config.model_rules import MODEL_RULES
 from disagmoe.config.parallel import COLOCATED, FIRST_PROFILED, PROFILED, micro_batches
+from disagmoe.config.phrases import divisors, list_numbers, plural, span
 from disagmoe.config.shares import apportion
 from disagmoe.config.tomlwrite import format_value
 
@@ -36,52 +40,20 @@ def name_is_a_folder(config: "RunConfig") -> Iterator[str]:
         )
 
 
-def heads_share_keys(config: "RunConfig") -> Iterator[str]:
-    """`model.kv_heads` divides `model.heads`."""
-    heads, kv_heads = config.model.heads, config.model.kv_heads
-    if heads % kv_heads:
-        yield (
-            f"model.kv_heads = {kv_heads} does not divide model.heads = {heads}; "
-            f"use {_list(_divisors(heads))}"
-        )
-
-
-def head_dim_is_even(config: "RunConfig") -> Iterator[str]:
-    """`model.head_dim` is even."""
-    head_dim = config.model.head_dim
-    if head_dim % 2:
-        yield (
-            f"model.head_dim = {head_dim} is odd, but rotary embeddings turn pairs; "
-            f"use {head_dim - 1} or {head_dim + 1}"
-        )
-
-
-def tokens_find_experts(config: "RunConfig") -> Iterator[str]:
-    """`model.top_k` is at most `model.experts`."""
-    top_k, experts = config.model.top_k, config.model.experts
-    if top_k > experts:
-        yield (
-            f"model.top_k = {top_k} is more than model.experts = {experts}; use {_span(1, experts)}"
-        )
-
-
-def mixtral_renormalises(config: "RunConfig") -> Iterator[str]:
-    """`model.norm_topk_prob` is true for the family `mixtral`."""
-    if config.model.family == "mixtral" and not config.model.norm_topk_prob:
-        yield (
-            'model.norm_topk_prob = false, but model.family = "mixtral" always renormalises; '
-            'use true, or family "qwen3_moe"'
-        )
-
-
 def groups_own_layers(config: "RunConfig") -> Iterator[str]:
-    """`parallel.groups` is at most `model.layers`."""
-    groups, layers = config.parallel.groups, config.model.layers
-    if groups > layers:
+    """`parallel.groups` is at most `model.layers`, less `model.dense_layers`."""
+    groups, layers = config.parallel.groups, _ring_layers(config)
+    if groups > layers > 0:
+        less = " - model.dense_layers" if config.model.dense_layers else ""
         yield (
-            f"parallel.groups = {groups} is more than model.layers = {layers}, so some groups "
-            f"would own no layer; use {_span(1, layers)}"
+            f"parallel.groups = {groups} is more than model.layers{less} = {layers}, so some "
+            f"groups would own no layer; use {span(1, layers)}"
         )
+
+
+def _ring_layers(config: "RunConfig") -> int:
+    """Layers with experts, also of a config that is only partly legal."""
+    return config.model.layers - config.model.dense_layers
 
 
 def expert_workers_own_experts(config: "RunConfig") -> Iterator[str]:
@@ -90,7 +62,7 @@ def expert_workers_own_experts(config: "RunConfig") -> Iterator[str]:
     if workers > experts:
         yield (
             f"parallel.expert_workers = {workers} is more than model.experts = {experts}, so some "
-            f"workers would hold no expert; use {_span(1, experts)}"
+            f"workers would hold no expert; use {span(1, experts)}"
         )
 
 
@@ -106,7 +78,7 @@ def shares_fit_workers(config: "RunConfig") -> Iterator[str]:
 def _share_problems(side: str, shares: list[float], workers: int) -> Iterator[str]:
     if shares and len(shares) != workers:
         yield (
-            f"parallel.{side}_shares has {_plural(len(shares), 'number')} for "
+            f"parallel.{side}_shares has {plural(len(shares), 'number')} for "
             f"parallel.{side}_workers = {workers}; give one number per worker, or [] for equal "
             "shares"
         )
@@ -158,15 +130,45 @@ def residual_fits_ring(config: "RunConfig") -> Iterator[str]:
         )
 
 
+def shared_experts_have_a_way(config: "RunConfig") -> Iterator[str]:
+    """`parallel.shared_experts` is `attention` without `model.shared_width`, and `expert` with a
+    `fused` `parallel.residual`."""
+    parallel, width = config.parallel, config.model.shared_width
+    if parallel.shared_experts == "expert" and not width:
+        yield (
+            'parallel.shared_experts = "expert", but model.shared_width = 0 has no shared experts; '
+            'use "attention"'
+        )
+    if parallel.residual == "fused" and width and parallel.shared_experts == "attention":
+        yield (
+            'parallel.residual = "fused" sends the residual stream on before the shared experts of '
+            'the attention workers are added to it; use "auto" or "direct", or '
+            'parallel.shared_experts = "expert"'
+        )
+
+
+def biases_balance_their_families(config: "RunConfig") -> Iterator[str]:
+    """`train.loss.bias_rate` is 0 for families without a bias for the choice of experts."""
+    own, rate = TRAITS.get(config.model.family), config.train.loss.bias_rate
+    if rate and own is not None and not own.balance_bias:
+        families = [format_value(name) for name, other in TRAITS.items() if other.balance_bias]
+        yield (
+            f"train.loss.bias_rate = {rate:g}, but the routers of model.family = "
+            f"{format_value(config.model.family)} have no bias for the choice; use 0, or family "
+            f"{join_words(families)}"
+        )
+
+
 def tied_embeddings_meet(config: "RunConfig") -> Iterator[str]:
-    """With `model.tied_embeddings`, `parallel.groups` divides `model.layers`, so that embedding and
+    """With `model.tied_embeddings`, `parallel.groups` divides `model.layers` (less
+    `model.dense_layers`), so that embedding and
     LM head live in the same group."""
-    groups, layers = config.parallel.groups, config.model.layers
+    groups, layers = config.parallel.groups, _ring_layers(config)
     if config.model.tied_embeddings and groups <= layers and layers % groups:
         yield (
             f"model.tied_embeddings = true needs embedding and LM head in one group, but with "
             f"model.layers = {layers} and parallel.groups = {groups} they live in groups 0 and "
-            f"{layers % groups}; use parallel.groups = {_list(_divisors(layers))}, "
+            f"{layers % groups}; use parallel.groups = {list_numbers(divisors(layers))}, "
             "or tied_embeddings = false"
         )
 
@@ -177,7 +179,7 @@ def micro_batch_fits_batch(config: "RunConfig") -> Iterator[str]:
     if size > batch:
         yield (
             f"parallel.micro_batch_size = {size} is more than train.global_batch_size = {batch}; "
-            f"use {_span(1, batch)}"
+            f"use {span(1, batch)}"
         )
 
 
@@ -187,7 +189,7 @@ def rings_share_batch(config: "RunConfig") -> Iterator[str]:
     if rings > batch:
         yield (
             f"parallel.rings = {rings} is more than train.global_batch_size = {batch}, so some "
-            f"rings would train on nothing; use {_span(1, batch)}"
+            f"rings would train on nothing; use {span(1, batch)}"
         )
 
 
@@ -209,10 +211,10 @@ def in_flight_fits_step(config: "RunConfig") -> Iterator[str]:
     count = micro_batches(batch, size, rings)
     if in_flight > count:
         yield (
-            f"parallel.in_flight = {in_flight} is more than the {_plural(count, 'micro-batch')} of "
+            f"parallel.in_flight = {in_flight} is more than the {plural(count, 'micro-batch')} of "
             f"a step (train.global_batch_size = {batch}, parallel.micro_batch_size = {size}"
             f"{f', parallel.rings = {rings}' if rings > 1 else ''}); "
-            f"use {_span(1, count)}, or 0 for automatic"
+            f"use {span(1, count)}, or 0 for automatic"
         )
 
 
@@ -223,7 +225,7 @@ def depth_keeps_its_limit(config: "RunConfig") -> Iterator[str]:
     if 0 < most < depth:
         yield (
             f"parallel.in_flight = {depth} is more than parallel.max_in_flight = {most}; "
-            f"use {_span(1, most)}, or 0 for automatic"
+            f"use {span(1, most)}, or 0 for automatic"
         )
     if most == 1 and config.parallel.schedule == "ep_overlap" and config.micro_batches > 1:
         yield (
@@ -240,7 +242,7 @@ def overlap_has_a_pair(config: "RunConfig") -> Iterator[str]:
         yield (
             'parallel.in_flight = 1, but parallel.schedule = "ep_overlap" hides the all-to-all of '
             "one micro-batch behind the compute of another; "
-            f"use {_span(2, config.micro_batches)}, or 0 for automatic"
+            f"use {span(2, config.micro_batches)}, or 0 for automatic"
         )
 
 
@@ -285,18 +287,44 @@ def learning_rate_fits_run(config: "RunConfig") -> Iterator[str]:
     if warmup > steps:
         yield (
             f"train.lr_schedule.warmup_steps = {warmup} is more than train.steps = {steps}; "
-            f"use {_span(0, steps)}"
+            f"use {span(0, steps)}"
         )
     elif schedule.kind == "wsd" and warmup == steps:
         yield (
             f"train.lr_schedule.warmup_steps = {warmup} leaves no step of train.steps = {steps} "
-            f'for the fall of kind = "wsd"; use {_span(0, steps - 1)}'
+            f'for the fall of kind = "wsd"; use {span(0, steps - 1)}'
         )
     elif schedule.kind == "wsd" and warmup + decay > steps:
         yield (
             f"train.lr_schedule.warmup_steps = {warmup} and decay_steps = {decay} together are "
             f"more than train.steps = {steps}; with this warm-up use decay_steps = "
-            f"{_span(1, steps - warmup)}"
+            f"{span(1, steps - warmup)}"
+        )
+
+
+def groups_have_rules(config: "RunConfig") -> Iterator[str]:
+    """`train.optimizer.group_lr` and `train.optimizer.group_weight_decay` are empty or hold one
+    number >= 0 for each of `train.optimizer.groups`, and one of them is not empty."""
+    optimizer = config.train.optimizer
+    groups, lists = optimizer.groups, ("group_lr", "group_weight_decay")
+    for name in lists:
+        numbers = getattr(optimizer, name)
+        if numbers and len(numbers) != len(groups):
+            yield (
+                f"train.optimizer.{name} has {plural(len(numbers), 'number')} for "
+                f"{plural(len(groups), 'pattern')} in train.optimizer.groups; give one number per "
+                "pattern, or []"
+            )
+        for index, number in enumerate(numbers):
+            if number < 0:
+                yield (
+                    f"train.optimizer.{name}[{index}] = {format_value(number)}; expected a number "
+                    ">= 0"
+                )
+    if groups and not any(getattr(optimizer, name) for name in lists):
+        yield (
+            "train.optimizer.groups has no effect without group_lr or group_weight_decay; give one "
+            "of them, or []"
         )
 
 
@@ -312,8 +340,8 @@ def weights_fit_paths(config: "RunConfig") -> Iterator[str]:
     weights, paths = config.data.weights, config.data.paths
     if weights and len(weights) != len(paths):
         yield (
-            f"data.weights has {_plural(len(weights), 'number')} for "
-            f"{_plural(len(paths), 'path')} in data.paths; give one number per path, "
+            f"data.weights has {plural(len(weights), 'number')} for "
+            f"{plural(len(paths), 'path')} in data.paths; give one number per path, "
             "or [] for shares in proportion to size"
         )
     for index, weight in enumerate(weights):
@@ -351,35 +379,17 @@ def router_learns(config: "RunConfig") -> Iterator[str]:
         )
 
 
-def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
-
-
-def _list(numbers: list[int]) -> str:
-    return join_words([str(number) for number in numbers])
-
-
-def _span(least: int, most: int) -> str:
-    return str(least) if least == most else f"{least} to {most}"
-
-
-def _plural(count: int, noun: str) -> str:
-    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{count} {noun if count == 1 else plural}"
-
-
 RULES: tuple[Rule, ...] = (
     name_is_a_folder,
-    heads_share_keys,
-    head_dim_is_even,
-    tokens_find_experts,
-    mixtral_renormalises,
+    *MODEL_RULES,
     groups_own_layers,
     expert_workers_own_experts,
     shares_fit_workers,
     shares_leave_experts,
     colocated_workers_match,
     residual_fits_ring,
+    shared_experts_have_a_way,
+    biases_balance_their_families,
     tied_embeddings_meet,
     micro_batch_fits_batch,
     rings_share_batch,
@@ -389,8 +399,11 @@ RULES: tuple[Rule, ...] = (
     profile_has_something_to_find,
     decay_is_for_wsd,
     learning_rate_fits_run,
+    groups_have_rules,
     paths_are_named,
     weights_fit_paths,
     *CLUSTER_RULES,
+    colocated_machines_match,
+    slow_worker_is_there,
 )
 CAUTIONS: tuple[Rule, ...] = (attention_workers_have_sequences, router_learns)

@@ -7,6 +7,7 @@ from disagmoe.config.base import Section
 from disagmoe.config.checkpoint import CheckpointConfig
 from disagmoe.config.cluster import ClusterConfig
 from disagmoe.config.data import DataConfig
+from disagmoe.config.hardware import HardwareConfig
 from disagmoe.config.model import ModelConfig
 from disagmoe.config.parallel import ParallelConfig, micro_batches
 from disagmoe.config.trace import TraceConfig
@@ -33,6 +34,8 @@ class RunConfig(Section):
     """Saved states."""
     trace: TraceConfig = TraceConfig()
     """Steps that are traced."""
+    hardware: HardwareConfig = HardwareConfig()
+    """Machines of a simulation."""
 
     @classmethod
     def load(cls, path: str | Path, sets: Sequence[str] = ()) -> "RunConfig":

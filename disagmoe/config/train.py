@@ -20,6 +20,15 @@ class OptimizerConfig(Section):
     """Added to the root of the second moment."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled weight decay of all matrices, embedding and LM head included; norms have none."""
+    groups: list[str] = Field(default_factory=list)
+    """Patterns of parameter names with rules of their own, such as `layers.*.router.weight` (`*`
+    stands for anything); the first that fits a name counts, and each fits at least one. Experts of
+    a layer are updated as one, so that a pattern fits all of them or none."""
+    group_lr: list[float] = Field(default_factory=list)
+    """Factor of the learning rate for each of `groups`; [] is 1 for all."""
+    group_weight_decay: list[float] = Field(default_factory=list)
+    """Weight decay for each of `groups`, norms and biases among them included; [] leaves it at
+    `weight_decay` for matrices and 0 for all others."""
     clip_norm: float = Field(default=1.0, ge=0)
     """Global gradient norm above which all gradients are scaled down to it; 0 turns clipping off.
     """
@@ -48,6 +57,13 @@ class LossConfig(Section):
     aux_scope: Literal["sequence", "micro_batch"] = "sequence"
     """Over which tokens the balance is measured: each `sequence` alone (does not depend on the
     layout), or each `micro_batch` over all attention workers."""
+    bias_rate: float = Field(default=0.0, ge=0)
+    """What a step adds to the bias of each expert that was chosen less than the mean, and subtracts
+    from those chosen more often; it is for the choice alone, and no gradient or weight decay meets
+    it (arXiv:2408.15664; DeepSeek-V3 takes 0.001). For families with such a bias: `deepseek_v3`."""
+    chunk_tokens: int = Field(default=0, ge=0)
+    """Tokens whose logits are in memory at a time, in the LM head's forward and backward; 0 takes
+    as many as have 128 MiB of them in fp32."""
     z_coef: float = Field(default=0.0, ge=0)
     """Weight of the router z-loss, the mean squared log-sum-exp of the router logits; summed over
     layers."""

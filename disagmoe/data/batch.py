@@ -10,6 +10,7 @@ import torch
 
 from disagmoe.config.shares import bounds
 from disagmoe.model import losses
+from disagmoe.model.mixing import Documents
 
 IGNORED = losses.IGNORED
 """Target that no loss is computed for."""
@@ -23,6 +24,8 @@ class Batch:
     """Token ids, int64."""
     targets_BS: torch.Tensor
     """Next tokens, int64; -100 is ignored."""
+    starts_BS: torch.Tensor | None = None
+    """Where documents begin that are kept apart; None where all of a sequence sees each other."""
 
     def __post_init__(self) -> None:
         for name, tensor in (("tokens", self.tokens_BS), ("targets", self.targets_BS)):
@@ -42,11 +45,32 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Sequences [start, stop), as views."""
-        return Batch(self.tokens_BS[start:stop], self.targets_BS[start:stop])
+        starts_BS = None if self.starts_BS is None else self.starts_BS[start:stop]
+        return Batch(self.tokens_BS[start:stop], self.targets_BS[start:stop], starts_BS)
+
+    @property
+    def documents(self) -> Documents | None:
+        """The documents that are kept apart."""
+        return None if self.starts_BS is None else Documents.of(self.starts_BS)
 
 
-def next_token_batch(rows: torch.Tensor, ignored: torch.Tensor | None = None) -> Batch:
+def join_batches(batches: Sequence[Batch]) -> Batch:
+    """All sequences of `batches`, one or more, in order."""
+    starts = [batch.starts_BS for batch in batches if batch.starts_BS is not None]
+    return Batch(
+        torch.cat([batch.tokens_BS for batch in batches]),
+        torch.cat([batch.targets_BS for batch in batches]),
+        torch.cat(starts) if starts else None,
+    )
+
+
+def next_token_batch(
+    rows: torch.Tensor, ignored: torch.Tensor | None = None, *, end_of_document: int | None = None
+) -> Batch:
     """Batch of S predictions from rows of S + 1 tokens: [B, S + 1] int64.
+
+    With `end_of_document`, the last token of every document, documents are kept apart, and what
+    follows that token is not predicted from it.
 
     `ignored` marks tokens of `rows` that are not to be learned, for example those of a prompt: the
     prediction of a marked token is ignored, not the prediction that is made at it.
@@ -54,7 +78,13 @@ def next_token_batch(rows: torch.Tensor, ignored: torch.Tensor | None = None) ->
     targets = rows[:, 1:]
     if ignored is not None:
         targets = targets.masked_fill(ignored[:, 1:], IGNORED)
-    return Batch(rows[:, :-1].contiguous(), targets.contiguous())
+    tokens = rows[:, :-1].contiguous()
+    if end_of_document is None:
+        return Batch(tokens, targets.contiguous())
+    ends = tokens == end_of_document
+    starts = torch.zeros_like(ends)
+    starts[:, 1:] = ends[:, :-1]
+    return Batch(tokens, targets.masked_fill(ends, IGNORED), starts)
 
 
 def count_valid(targets: torch.Tensor) -> int:

@@ -57,12 +57,15 @@ class PreparedSource:
         weights: Sequence[float],
         batch_size: int,
         origin: Origin,
+        end_of_document: int | None = None,
     ) -> None:
+        """`end_of_document` keeps documents apart, see `next_token_batch`."""
         self._sources = sources
         self._weights = list(weights)
         self._mix = Mix(self._weights)
         self._batch_size = batch_size
         self._origin = origin
+        self._end = end_of_document
         self._ahead = origin.ahead or (0,) * len(sources)
 
     @classmethod
@@ -94,7 +97,8 @@ class PreparedSource:
             )
             for prepared, sequences in zip(opened, held_out, strict=True)
         ]
-        return cls(sources, weights, train.global_batch_size, origin)
+        end = opened[0].eod if data.document_masks else None
+        return cls(sources, weights, train.global_batch_size, origin, end)
 
     def step(self, step: int) -> Batch:
         """The global batch of step `step`: [B, S]."""
@@ -102,14 +106,14 @@ class PreparedSource:
             _Ahead(source, ahead) for source, ahead in zip(self._sources, self._ahead, strict=True)
         ]
         rows = read_mix(self._mix, sources, self._mixed(step), self._batch_size)
-        return next_token_batch(torch.from_numpy(rows))
+        return next_token_batch(torch.from_numpy(rows), end_of_document=self._end)
 
     def held_out(self) -> Iterator[Batch]:
         """Held-out sequences, one source after the other, at most B per batch."""
         for source in self._sources:
             rows = torch.from_numpy(source.held_out())
             for part in rows.split(self._batch_size) if len(rows) else ():
-                yield next_token_batch(part)
+                yield next_token_batch(part, end_of_document=self._end)
 
     def position(self, step: int) -> DataPosition:
         """Where the data stands before step `step`."""

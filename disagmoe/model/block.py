@@ -3,7 +3,8 @@
 A layer is `attention_half`, then the experts (experts.py) on the rows that dispatch.py picks, then
 `combine` (dispatch.py), which adds what comes back to the residual.
 
-Letters: B sequences, S positions, T = B * S tokens, D hidden, V vocabulary.
+Letters: B sequences, S positions, T = B * S tokens, D hidden, F width of a dense SwiGLU, V
+vocabulary.
 """
 
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ import torch.nn.functional as F
 from disagmoe.config.model import ModelConfig
 from disagmoe.model.attention import attention
 from disagmoe.model.losses import StepTotals, cross_entropy
+from disagmoe.model.mixing import Documents
 from disagmoe.model.norm import rms_norm
-from disagmoe.model.params import AttentionParams, HeadParams
+from disagmoe.model.params import AttentionParams, HeadParams, SwigluParams
 from disagmoe.model.rope import Rope
-from disagmoe.model.router import Routing, draw_experts, route
+from disagmoe.model.router import Routing, Rule, draw_experts, route
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class AttentionOut:
     """
 
     x_TD: torch.Tensor
-    """Residual stream after attention."""
+    """Residual stream after attention, and after shared experts where they are on this side."""
     n_TD: torch.Tensor
     """Normalised input of router and experts."""
     routing: Routing
@@ -40,22 +42,65 @@ def embed(embed_VD: torch.Tensor, tokens_BS: torch.Tensor) -> torch.Tensor:
     return F.embedding(tokens_BS, embed_VD)
 
 
+def swiglu_block(params: SwigluParams, n_TD: torch.Tensor) -> torch.Tensor:
+    """Return a dense SwiGLU of `n_TD`, behind its gate where it has one."""
+    inner_TF = F.silu(F.linear(n_TD, params.gate_FD)) * F.linear(n_TD, params.up_FD)
+    out_TD = F.linear(inner_TF, params.down_DF)
+    if params.switch_1D is None:
+        return out_TD
+    return torch.sigmoid(F.linear(n_TD, params.switch_1D)) * out_TD
+
+
+def dense_block(
+    params: AttentionParams,
+    h_BSD: torch.Tensor,
+    config: ModelConfig,
+    rope: Rope,
+    *,
+    layer: int,
+    documents: Documents | None = None,
+) -> torch.Tensor:
+    """Return the output [B, S, D] of a layer without experts."""
+    assert params.swiglu is not None, "a dense layer"
+    x_BSD = _attended(params, h_BSD, config, rope, layer, documents)
+    return x_BSD + swiglu_block(params.swiglu, rms_norm(x_BSD, params.moe_norm_D, config.norm_eps))
+
+
 def attention_half(
-    params: AttentionParams, h_BSD: torch.Tensor, config: ModelConfig, rope: Rope, *, layer: int
+    params: AttentionParams,
+    h_BSD: torch.Tensor,
+    config: ModelConfig,
+    rope: Rope,
+    *,
+    layer: int,
+    documents: Documents | None = None,
+    expert_TK: torch.Tensor | None = None,
 ) -> AttentionOut:
-    """Return x = h + attention(norm(h)), n = norm(x) and the routing of n."""
-    normed_BSD = rms_norm(h_BSD, params.attn_norm_D, config.norm_eps)
-    x_BSD = h_BSD + attention(params, normed_BSD, config, rope)
+    """Return x = h + attention(norm(h)), n = norm(x) and the routing of n; to x is added what
+    shared experts in `params` give. `expert_TK` repeats decisions that have been taken before."""
+    assert params.router is not None, "a layer with experts"
+    x_BSD = _attended(params, h_BSD, config, rope, layer, documents)
     x_TD = x_BSD.flatten(0, 1)
     n_TD = rms_norm(x_TD, params.moe_norm_D, config.norm_eps)
-    routing = route(
-        params.router_ED,
-        n_TD,
-        top_k=config.top_k,
-        renormalise=config.norm_topk_prob,
-        expert_TK=_forced(h_BSD, config, layer),
-    )
+    if expert_TK is None:
+        expert_TK = _forced(h_BSD, config, layer)
+    routing = route(params.router, n_TD, Rule.of(config), expert_TK=expert_TK)
+    if params.swiglu is not None:
+        x_TD = x_TD + swiglu_block(params.swiglu, n_TD)
     return AttentionOut(x_TD, n_TD, routing)
+
+
+def _attended(
+    params: AttentionParams,
+    h_BSD: torch.Tensor,
+    config: ModelConfig,
+    rope: Rope,
+    layer: int,
+    documents: Documents | None,
+) -> torch.Tensor:
+    normed_BSD = rms_norm(h_BSD, params.attn_norm_D, config.norm_eps)
+    window = config.window_of(layer)
+    return h_BSD + attention(params, normed_BSD, config, rope, window=window, documents=documents)
 
 
 def _forced(h_BSD: torch.Tensor, config: ModelConfig, layer: int) -> torch.Tensor | None:

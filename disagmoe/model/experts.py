@@ -1,9 +1,9 @@
 """SwiGLU experts: what an expert worker computes for the rows it received.
 
-Letters: R rows, P pairs of (row, expert), D hidden, E local experts, F expert width.
+Letters: R rows, P pairs of (row, expert), D hidden, E local experts, F expert width, G 2F.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, assert_never, cast
 
 import torch
@@ -11,6 +11,12 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from disagmoe.errors import ConfigError
+from disagmoe.model.activation import (
+    clamped_swiglu,
+    clamped_swiglu_grad,
+    swiglu,
+    swiglu_grad,
+)
 from disagmoe.model.pairs import (
     PairPlan,
     combine_grads,
@@ -92,13 +98,7 @@ def experts_forward(
     ConfigError when `grouped` is asked for where it does not fit.
     """
     out_RD = _Experts.apply(  # type: ignore[no-untyped-call]
-        params.gate_up_EGD,
-        params.down_EDF,
-        rows_RD,
-        gate_P,
-        row_of_pair_P,
-        expert_of_pair_P,
-        backend,
+        rows_RD, gate_P, row_of_pair_P, expert_of_pair_P, backend, *params.stacks
     )
     return cast(torch.Tensor, out_RD)
 
@@ -121,14 +121,38 @@ def experts_apply(
     """
     experts = params.down_EDF.shape[0]
     plan = PairPlan.of(row_of_pair_P, expert_of_pair_P, rows=rows_RD.shape[0], experts=experts)
+    grouped = _use_grouped(params, backend) and len(expert_of_pair_P) > 0
+    kept = _kept(params, plan, gate_P, rows_RD, grouped)
+    return combine_pairs(kept.y_PD, gate_P, plan), kept
+
+
+def _kept(
+    params: ExpertParams,
+    plan: PairPlan,
+    gate_P: torch.Tensor,
+    rows_RD: torch.Tensor,
+    grouped: bool,
+) -> Kept:
     x_PD = gather_pairs(rows_RD, plan)
-    grouped = _use_grouped(params, backend) and x_PD.shape[0] > 0
     gate_up_PG = _linear(x_PD, params.gate_up_EGD, plan.counts_E, grouped)
-    gate_PF, up_PF = gate_up_PG.chunk(2, dim=-1)
-    act_PF = F.silu(gate_PF).mul_(up_PF)  # SwiGLU (Shazeer 2020, arXiv:2002.05202)
+    _add_bias(gate_up_PG, params.gate_up_bias_EG, plan.counts_E)
+    clamped = params.gate_up_bias_EG is not None
+    act_PF = clamped_swiglu(gate_up_PG) if clamped else swiglu(gate_up_PG)
     y_PD = _linear(act_PF, params.down_EDF, plan.counts_E, grouped)
-    kept = Kept(plan, gate_P, x_PD, gate_up_PG, act_PF, y_PD, grouped)
-    return combine_pairs(y_PD, gate_P, plan), kept
+    _add_bias(y_PD, params.down_bias_ED, plan.counts_E)
+    return Kept(plan, gate_P, x_PD, gate_up_PG, act_PF, y_PD, grouped)
+
+
+def without_activations(kept: Kept, rows_RD: torch.Tensor) -> Kept:
+    """Return `kept` with the rows alone, of which `recomputed` makes the rest again."""
+    nothing = rows_RD[:0]
+    return replace(kept, x_PD=rows_RD, gate_up_PG=nothing, act_PF=nothing, y_PD=nothing)
+
+
+@torch.no_grad()
+def recomputed(params: ExpertParams, kept: Kept) -> Kept:
+    """Return what `experts_apply` kept, from what `without_activations` left of it."""
+    return _kept(params, kept.plan, kept.gate_P, kept.x_PD, kept.grouped)
 
 
 @torch.no_grad()
@@ -140,40 +164,45 @@ def input_grads(
     plan, counts_E = kept.plan, kept.plan.counts_E
     dy_PD, dgate_P = combine_grads(dout_RD, kept.y_PD, kept.gate_P, plan)
     dact_PF = _linear(dy_PD, params.down_EDF.transpose(1, 2), counts_E, kept.grouped)
-    gate_PF, up_PF = kept.gate_up_PG.chunk(2, dim=-1)
-    dgate_up_PG = torch.empty_like(kept.gate_up_PG)
-    dgate_PF, dup_PF = dgate_up_PG.chunk(2, dim=-1)
-    torch.mul(dact_PF, F.silu(gate_PF), out=dup_PF)
-    torch.ops.aten.silu_backward.grad_input(dact_PF.mul_(up_PF), gate_PF, grad_input=dgate_PF)
+    clamped = params.gate_up_bias_EG is not None
+    grad = clamped_swiglu_grad if clamped else swiglu_grad
+    dgate_up_PG = grad(kept.gate_up_PG, dact_PF)
     dx_PD = _linear(dgate_up_PG, params.gate_up_EGD.transpose(1, 2), counts_E, kept.grouped)
     pending = Pending(counts_E, kept.grouped, kept.x_PD, dgate_up_PG, kept.act_PF, dy_PD)
     return gather_grads(dx_PD, plan), dgate_P, pending
 
 
 @torch.no_grad()
-def add_weight_grads(pending: Pending, gate_up_EGD: torch.Tensor, down_EDF: torch.Tensor) -> None:
-    """Add the gradients of both stacks to `gate_up_EGD` and `down_EDF`, of any type.
+def add_weight_grads(
+    pending: Pending,
+    gate_up_EGD: torch.Tensor,
+    down_EDF: torch.Tensor,
+    gate_up_bias_EG: torch.Tensor | None = None,
+    down_bias_ED: torch.Tensor | None = None,
+) -> None:
+    """Add the gradients of all stacks to the given sums, of any type.
 
     Each expert's is rounded to the type of the activations before, if that has 16 bits.
     """
     counts_E, grouped = pending.counts_E, pending.grouped
     _add_products(gate_up_EGD, pending.dgate_up_PG, pending.x_PD, counts_E, grouped)
     _add_products(down_EDF, pending.dy_PD, pending.act_PF, counts_E, grouped)
+    _add_sums(gate_up_bias_EG, pending.dgate_up_PG, counts_E)
+    _add_sums(down_bias_ED, pending.dy_PD, counts_E)
 
 
 class _Experts(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        gate_up_EGD: torch.Tensor,
-        down_EDF: torch.Tensor,
         rows_RD: torch.Tensor,
         gate_P: torch.Tensor,
         row_of_pair_P: torch.Tensor,
         expert_of_pair_P: torch.Tensor,
         backend: Backend,
+        *stacks: torch.Tensor,
     ) -> torch.Tensor:
-        params = ExpertParams(gate_up_EGD, down_EDF)
+        params = ExpertParams(*stacks)
         out_RD, kept = experts_apply(
             params, rows_RD, row_of_pair_P, expert_of_pair_P, gate_P, backend=backend
         )
@@ -186,9 +215,16 @@ class _Experts(torch.autograd.Function):
         params: ExpertParams = ctx.params
         drows_RD, dgate_P, pending = input_grads(params, ctx.kept, dout_RD)
         counts_E, grouped = pending.counts_E, pending.grouped
-        dgate_up_EGD = _products(pending.dgate_up_PG, pending.x_PD, counts_E, grouped)
-        ddown_EDF = _products(pending.dy_PD, pending.act_PF, counts_E, grouped)
-        return dgate_up_EGD, ddown_EDF, drows_RD, dgate_P, None, None, None
+        sums = [
+            _products(pending.dgate_up_PG, pending.x_PD, counts_E, grouped),
+            _products(pending.dy_PD, pending.act_PF, counts_E, grouped),
+        ]
+        for bias_EN, dy in zip(
+            params.stacks[len(sums) :], (pending.dgate_up_PG, pending.dy_PD), strict=False
+        ):
+            sums.append(torch.zeros_like(bias_EN))
+            _add_sums(sums[-1], dy, counts_E)
+        return drows_RD, dgate_P, None, None, None, *sums
 
 
 def _use_grouped(params: ExpertParams, backend: Backend) -> bool:
@@ -263,6 +299,19 @@ def _add_products(
             sum_NK.addmm_(dy.T, x)
         else:
             sum_NK.add_(torch.mm(dy.T, x, out=product_NK))
+
+
+def _add_bias(y_PN: torch.Tensor, bias_EN: torch.Tensor | None, counts_E: torch.Tensor) -> None:
+    """Add to each row the bias of its expert, in place."""
+    if bias_EN is not None:
+        y_PN.add_(bias_EN.repeat_interleave(counts_E, dim=0, output_size=len(y_PN)))
+
+
+def _add_sums(sum_EN: torch.Tensor | None, dy_PN: torch.Tensor, counts_E: torch.Tensor) -> None:
+    """Add the sum of each expert's rows to its bias gradient."""
+    if sum_EN is not None:
+        for sum_N, dy in zip(sum_EN, dy_PN.split(counts_E.tolist()), strict=True):
+            sum_N.add_(dy.sum(dim=0, dtype=sum_EN.dtype))
 
 
 def _ends(counts_E: torch.Tensor) -> torch.Tensor:

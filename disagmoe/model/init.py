@@ -12,11 +12,13 @@ from disagmoe.model.partition import LocalTensor
 def initial_value(name: str, shape: names.Shape, *, seed: int, std: float) -> torch.Tensor:
     """Return the initial fp32 value of the global parameter `name`, on the CPU.
 
-    Norms are 1, matrices normal(0, std). The generator is seeded by a hash of `seed` and `name`, so
-    that every partition, precision and device starts from the same numbers.
+    Norms are 1, biases 0, all others normal(0, std). The generator is seeded by a hash of `seed`
+    and `name`, so that every partition, precision and device starts from the same numbers.
     """
     if names.is_norm(name):
         return torch.ones(shape)
+    if names.starts_at_zero(name):
+        return torch.zeros(shape)
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
     return torch.empty(shape, dtype=torch.float32).normal_(0.0, std, generator=generator)

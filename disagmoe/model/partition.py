@@ -3,7 +3,8 @@
 A local tensor is what a worker keeps, updates and differentiates. Most are one global parameter
 under its global name. The experts of one layer are stacked, because one grouped GEMM runs them all:
 `layers.{l}.experts.gate_up` [E_local, 2F, D] (gate first) and `layers.{l}.experts.down`
-[E_local, D, F].
+[E_local, D, F], and where experts have biases `layers.{l}.experts.gate_up_bias` [E_local, 2F] and
+`layers.{l}.experts.down_bias` [E_local, D].
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from itertools import accumulate
 
 import torch
 
+from disagmoe.config.families import traits
 from disagmoe.config.model import ModelConfig
 from disagmoe.config.shares import apportion
 from disagmoe.errors import ConfigError
@@ -85,25 +87,54 @@ def down_name(layer: int) -> str:
     return f"layers.{layer}.experts.down"
 
 
+def stack_names(config: ModelConfig, layer: int) -> tuple[str, ...]:
+    """Local names of all stacks of `layer`."""
+    weights = (gate_up_name(layer), down_name(layer))
+    return (*weights, *(f"{name}_bias" for name in weights if traits(config).expert_bias))
+
+
 def attention_tensors(
-    config: ModelConfig, layers: Iterable[int], *, embedding: bool, head: bool
+    config: ModelConfig,
+    layers: Iterable[int],
+    *,
+    embedding: bool,
+    head: bool,
+    shared: bool = True,
 ) -> tuple[LocalTensor, ...]:
-    """Return the tensors of an attention worker that owns `layers`.
+    """Return the tensors of an attention worker that owns `layers`, the dense ones with the
+    embedding; `shared` experts are among them or on the other side.
 
     With tied embeddings a worker that has both the embedding and the head holds their matrix once.
     """
     shapes = names.embed_shapes(config) if embedding else {}
     for layer in layers:
         shapes |= names.attention_shapes(config, layer)
+        for name in () if shared else names.shared_shapes(config, layer):
+            del shapes[name]
     if head:
         shapes |= names.head_shapes(config)
+    return whole_tensors(shapes)
+
+
+def whole_tensors(shapes: Mapping[str, names.Shape]) -> tuple[LocalTensor, ...]:
+    """Return tensors that are one global parameter each."""
     return tuple(LocalTensor(name, shape, (Part(name, shape),)) for name, shape in shapes.items())
+
+
+def balance_tensors(config: ModelConfig, layers: Iterable[int]) -> tuple[LocalTensor, ...]:
+    """Return the biases that balance the experts of `layers`: kept like parameters, but in the wide
+    type, and moved by counts instead of gradients."""
+    shapes: dict[str, names.Shape] = {}
+    for layer in layers:
+        shapes |= names.balance_shapes(config, layer)
+    return whole_tensors(shapes)
 
 
 def expert_tensors(
     config: ModelConfig, layers: Iterable[int], experts: range
 ) -> tuple[LocalTensor, ...]:
-    """Return the tensors of an expert worker that owns `experts` of each of `layers`."""
+    """Return the tensors of an expert worker that owns `experts` of each of `layers`, none of them
+    dense."""
     return tuple(tensor for layer in layers for tensor in _expert_stacks(config, layer, experts))
 
 
@@ -111,24 +142,28 @@ def model_tensors(config: ModelConfig) -> tuple[LocalTensor, ...]:
     """Return the tensors of one worker that holds the whole network."""
     layers = range(config.layers)
     attention = attention_tensors(config, layers, embedding=True, head=True)
-    return attention + expert_tensors(config, layers, range(config.experts))
+    sparse = range(config.dense_layers, config.layers)
+    return attention + expert_tensors(config, sparse, range(config.experts))
 
 
-def _expert_stacks(
-    config: ModelConfig, layer: int, experts: range
-) -> tuple[LocalTensor, LocalTensor]:
-    gate_up: list[Part] = []
-    down: list[Part] = []
-    width, hidden = config.expert_width, config.hidden
+def _expert_stacks(config: ModelConfig, layer: int, experts: range) -> tuple[LocalTensor, ...]:
+    width, hidden, count = config.expert_width, config.hidden, len(experts)
+    name_of = (names.expert_name, names.expert_bias_name)
+    gate_up: tuple[list[Part], list[Part]] = ([], [])
+    down: tuple[list[Part], list[Part]] = ([], [])
     for position, expert in enumerate(experts):
         shapes = names.expert_shapes(config, layer, expert)
-        rows = {"gate": 0, "up": width}
-        for leaf, row in rows.items():
-            name = names.expert_name(layer, expert, leaf)
-            gate_up.append(Part(name, shapes[name], position, row))
-        name = names.expert_name(layer, expert, "down")
-        down.append(Part(name, shapes[name], position))
-    return (
-        LocalTensor(gate_up_name(layer), (len(experts), 2 * width, hidden), tuple(gate_up)),
-        LocalTensor(down_name(layer), (len(experts), hidden, width), tuple(down)),
+        for leaf, row in (("gate", 0), ("up", width), ("down", 0)):
+            for kind, parts in enumerate(down if leaf == "down" else gate_up):
+                name = name_of[kind](layer, expert, leaf)
+                if name in shapes:
+                    parts.append(Part(name, shapes[name], position, row))
+    whole: tuple[names.Shape, ...] = (
+        (count, 2 * width, hidden),
+        (count, hidden, width),
+        (count, 2 * width),
+        (count, hidden),
     )
+    places = (gate_up[0], down[0], gate_up[1], down[1])
+    stacks = zip(stack_names(config, layer), whole, places, strict=False)
+    return tuple(LocalTensor(name, shape, tuple(own)) for name, shape, own in stacks)

@@ -11,7 +11,14 @@ import torch
 from disagmoe.config.model import ModelConfig
 from disagmoe.config.train import LossConfig
 from disagmoe.model import names, partition
-from disagmoe.model.block import AttentionOut, attention_half, embed, head_logits, head_loss
+from disagmoe.model.block import (
+    AttentionOut,
+    attention_half,
+    dense_block,
+    embed,
+    head_logits,
+    head_loss,
+)
 from disagmoe.model.dispatch import combine
 from disagmoe.model.experts import Backend, experts_forward
 from disagmoe.model.losses import (
@@ -21,6 +28,7 @@ from disagmoe.model.losses import (
     sequence_balance_loss,
     z_loss,
 )
+from disagmoe.model.mixing import Documents
 from disagmoe.model.params import AttentionParams, ExpertParams, HeadParams, Store
 from disagmoe.model.precision import add_to, wide
 from disagmoe.model.rope import Rope
@@ -33,6 +41,8 @@ class MicroBatch:
 
     tokens_BS: torch.Tensor
     targets_BS: torch.Tensor
+    documents: Documents | None = None
+    """Whose tokens see each other; None is one document per sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,7 @@ class StepResult:
     grads: dict[str, torch.Tensor]
     """Gradient of loss + coefficients x terms by global name; fp32 (fp64 in fp64 models)."""
     routing: tuple[tuple[Routing, ...], ...]
-    """Decisions by micro-batch and layer, without graph."""
+    """Decisions by micro-batch and layer with experts, without graph."""
 
 
 def step_totals(micro_batches: Sequence[MicroBatch]) -> StepTotals:
@@ -63,16 +73,25 @@ def step_totals(micro_batches: Sequence[MicroBatch]) -> StepTotals:
 
 
 def hidden_states(
-    store: Store, config: ModelConfig, tokens_BS: torch.Tensor, *, backend: Backend = "auto"
+    store: Store,
+    config: ModelConfig,
+    tokens_BS: torch.Tensor,
+    *,
+    documents: Documents | None = None,
+    backend: Backend = "auto",
 ) -> tuple[torch.Tensor, tuple[Routing, ...]]:
-    """Return the residual stream after the last layer [T, D] and every layer's routing."""
+    """Return the residual stream after the last layer [T, D] and the routing of every layer with
+    experts."""
     h_BSD = embed(store[names.EMBED], tokens_BS)
     rope = Rope.of(config, tokens_BS.shape[1], h_BSD.dtype, h_BSD.device)
     routings: list[Routing] = []
     for layer in range(config.layers):
         params = AttentionParams.read(store, config, layer)
-        out = attention_half(params, h_BSD, config, rope, layer=layer)
-        y_TD = _all_experts(ExpertParams.read(store, layer), out, backend)
+        if layer < config.dense_layers:
+            h_BSD = dense_block(params, h_BSD, config, rope, layer=layer, documents=documents)
+            continue
+        out = attention_half(params, h_BSD, config, rope, layer=layer, documents=documents)
+        y_TD = _all_experts(ExpertParams.read(store, config, layer), out, backend)
         token_T = torch.arange(y_TD.shape[0], device=y_TD.device)
         h_BSD = combine(out.x_TD, [(token_T, y_TD)]).view_as(h_BSD)
         routings.append(out.routing)
@@ -80,10 +99,15 @@ def hidden_states(
 
 
 def logits(
-    store: Store, config: ModelConfig, tokens_BS: torch.Tensor, *, backend: Backend = "auto"
+    store: Store,
+    config: ModelConfig,
+    tokens_BS: torch.Tensor,
+    *,
+    documents: Documents | None = None,
+    backend: Backend = "auto",
 ) -> torch.Tensor:
     """Return next-token logits [B, S, V] in the type of the parameters."""
-    h_TD, _ = hidden_states(store, config, tokens_BS, backend=backend)
+    h_TD, _ = hidden_states(store, config, tokens_BS, documents=documents, backend=backend)
     return head_logits(HeadParams.read(store, config), h_TD, config).view(*tokens_BS.shape, -1)
 
 
@@ -98,18 +122,27 @@ def reference_step(
 ) -> StepResult:
     """Run forward and backward over all micro-batches of one step.
 
-    `store` holds `partition.model_tensors(config)` by local name and is not changed. Gradients are
-    summed over micro-batches in ascending order in fp32 (fp64 for fp64).
+    `store` holds `partition.model_tensors(config)` and, where the family has them, balance biases,
+    by local name, and is not changed. Gradients are summed over micro-batches in ascending order in
+    fp32 (fp64 for fp64).
     """
-    leaves = {name: tensor.detach().requires_grad_() for name, tensor in store.items()}
+    trained = [local.name for local in partition.model_tensors(config)]
+    leaves = {name: store[name].detach().requires_grad_() for name in trained}
+    kept = {name: store[name] for name in store.keys() - leaves.keys()}
     totals = step_totals(micro_batches)
     exact = wide(store[names.EMBED].dtype)
-    grads = {name: torch.zeros_like(tensor, dtype=exact) for name, tensor in store.items()}
+    grads = {name: torch.zeros_like(tensor, dtype=exact) for name, tensor in leaves.items()}
     losses = torch.zeros(3, dtype=exact, device=store[names.EMBED].device)
     routing_of: list[tuple[Routing, ...]] = []
     head = HeadParams.read(leaves, config)
     for micro_batch in micro_batches:
-        h_TD, routings = hidden_states(leaves, config, micro_batch.tokens_BS, backend=backend)
+        h_TD, routings = hidden_states(
+            leaves | kept,
+            config,
+            micro_batch.tokens_BS,
+            documents=micro_batch.documents,
+            backend=backend,
+        )
         targets_T = micro_batch.targets_BS.flatten()
         loss = head_loss(head, h_TD, targets_T, config, totals, chunk_tokens=chunk_tokens)
         terms = [

@@ -24,6 +24,15 @@ class ParameterState:
     """Second moment."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Rule:
+    """How a parameter is updated."""
+
+    lr_factor: float
+    """Of the schedule's learning rate."""
+    weight_decay: float
+
+
 def decays(name: str, ndim: int) -> bool:
     """Return whether weight decay applies to a parameter.
 
@@ -44,22 +53,25 @@ class Optimizer:
         self,
         params: Mapping[str, torch.Tensor],
         config: OptimizerConfig,
-        decay: Mapping[str, bool] | None = None,
+        rules: Mapping[str, Rule] | None = None,
     ) -> None:
-        """`decay` says which parameters decay, where `params` are pieces whose names and shapes no
-        longer tell; None asks `decays`."""
+        """`rules` say how each parameter is updated; None asks `decays`, and has one learning rate
+        for all."""
         self._params = {name: param.detach() for name, param in params.items()}
         self._states = {name: _new_state(param) for name, param in self._params.items()}
         self._step_count = 0
-        decaying = decay or {name: decays(name, p.ndim) for name, p in self._params.items()}
+        if rules is None:
+            rules = {
+                name: Rule(1.0, config.weight_decay if decays(name, p.ndim) else 0.0)
+                for name, p in self._params.items()
+            }
+        self._rules = sorted(set(rules.values())) or [Rule(1.0, 0.0)]  # of no parameter
         groups = [
             {
-                "params": [
-                    state.master for name, state in self._states.items() if decaying[name] == wanted
-                ],
-                "weight_decay": config.weight_decay if wanted else 0.0,
+                "params": [s.master for name, s in self._states.items() if rules[name] == rule],
+                "weight_decay": rule.weight_decay,
             }
-            for wanted in (True, False)
+            for rule in self._rules
         ]
         # fused: one pass over memory (on CPU 7 times faster than a loop of operations), and an
         # element gets the same bits wherever a shard puts it.
@@ -103,8 +115,8 @@ class Optimizer:
         if scale != 1.0:
             for grad in grads.values():
                 grad.mul_(scale)
-        for group in self._adamw.param_groups:
-            group["lr"] = lr
+        for group, rule in zip(self._adamw.param_groups, self._rules, strict=True):
+            group["lr"] = lr * rule.lr_factor
         for name, state in self._states.items():
             state.master.grad = grads[name]
         self._adamw.step()

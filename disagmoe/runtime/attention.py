@@ -9,19 +9,21 @@ from dataclasses import dataclass
 import torch
 
 from disagmoe.model import names
-from disagmoe.model.block import AttentionOut, attention_half, embed, head_loss
+from disagmoe.model.block import AttentionOut, embed, head_loss
 from disagmoe.model.dispatch import Dispatch, combine, place_gates, plan_dispatch, sum_rows
 from disagmoe.model.losses import (
     StepTotals,
     micro_batch_balance_loss,
     sequence_balance_loss,
+    usual_chunk,
     z_loss,
 )
-from disagmoe.model.params import AttentionParams, HeadParams
-from disagmoe.model.rope import Rope
+from disagmoe.model.params import HeadParams
+from disagmoe.model.router import Routing
 from disagmoe.runtime.channels import choices_name
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.counters import StepCounters
+from disagmoe.runtime.halves import Halves, Part
 from disagmoe.runtime.parameters import Parameters
 from disagmoe.runtime.recording import Recording
 from disagmoe.runtime.side import Counts
@@ -34,17 +36,22 @@ from disagmoe.transport.collective import sum_in_rank_order
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """This worker's share of a micro-batch, and the size of the whole."""
+class Hidden:
+    """What enters the first layer with experts. It stays with the micro-batch through all slots up
+    to the embedding's backward, because that goes back through dense layers."""
 
-    tokens_BS: torch.Tensor
-    targets_BS: torch.Tensor
-    micro_batch_tokens: int
+    h_TD: torch.Tensor
+    before_TD: torch.Tensor | None = None
+    """Input of the dense layers, where there are any; `h_TD` has their graph, unless it is computed
+    again."""
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of this share."""
-        return self.tokens_BS.numel()
+
+@dataclass(frozen=True, slots=True)
+class HiddenGrad:
+    """Gradient of what enters the first layer with experts."""
+
+    dh_TD: torch.Tensor
+    hidden: Hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +68,24 @@ class Saved:
     """What the backward of one attention half needs."""
 
     h_TD: torch.Tensor
-    out: AttentionOut
-    terms: torch.Tensor | None
-    """Weighted router losses of the forward pass, or None where they have no weight."""
+    expert_TK: torch.Tensor
+    """Decisions, which are never taken again."""
+    computed: "Computed | None"
+    """None where it is computed again."""
     sent: tuple[Dispatch, ...]
     returned: tuple[torch.Tensor, ...]
     """Token of every row that each expert worker of the layer before returned."""
+    hidden: Hidden | None
+    """In the first layer: where its input comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """An attention half with its graph."""
+
+    out: AttentionOut
+    terms: torch.Tensor | None
+    """Weighted router losses of the forward pass, or None where they have no weight."""
 
 
 class AttentionSide:
@@ -81,7 +100,8 @@ class AttentionSide:
         self._parameters = parameters
         self._slots = slots
         self._choices_channel: TransportChannel | None = None
-        self._ropes: dict[int, Rope] = {}
+        self._halves = Halves(context, {**parameters.values, **parameters.balances})
+        self._recomputes = context.recomputes(Side.ATTENTION)
         self._parts: Sequence[Part] = ()
         self._totals = StepTotals(valid_targets=0, tokens=0, sequences=0, micro_batches=0)
         self._training = True
@@ -149,30 +169,49 @@ class AttentionSide:
         other = channel.source if channel.target == own.group else channel.target
         return str(Worker(other, own.rank, own.ring))
 
-    def _rope(self, positions: int) -> Rope:
-        if positions not in self._ropes:
-            context = self._context
-            self._ropes = {
-                positions: Rope.of(self._config.model, positions, context.dtype, context.device)
-            }
-        return self._ropes[positions]
-
     def _embed(self, mb: int) -> None:
         with torch.no_grad():
             h_BSD = embed(self._parameters.values[names.EMBED], self._parts[mb].tokens_BS)
-        self._slots.put(_slot(SlotKind.HIDDEN, 0, mb), h_BSD.flatten(0, 1))
+        hidden = Hidden(h_BSD.flatten(0, 1))
+        if self._config.model.dense_layers:
+            before_TD, h_TD = self._halves.dense(
+                self._parts[mb], hidden.h_TD, graph=self._keeps_graphs
+            )
+            hidden = Hidden(h_TD, before_TD)
+        self._slots.put(_slot(SlotKind.HIDDEN, 0, mb), hidden)
+
+    @property
+    def _keeps_graphs(self) -> bool:
+        return self._training and not self._recomputes
 
     def _embed_bwd(self, mb: int) -> None:
-        dh_TD = self._slots.get(_slot(SlotKind.DHIDDEN, 0, mb), torch.Tensor)
+        gradient = self._slots.get(_slot(SlotKind.DHIDDEN, 0, mb), HiddenGrad)
+        dh_TD, before_TD = gradient.dh_TD, gradient.hidden.before_TD
+        if before_TD is not None:
+            dh_TD = self._dense_bwd(mb, gradient.hidden.h_TD, before_TD, dh_TD)
         self._parameters.second_grad(names.EMBED).index_add_(
             0, self._parts[mb].tokens_BS.flatten(), dh_TD.to(self._context.exact)
         )
+
+    def _dense_bwd(
+        self, mb: int, h_TD: torch.Tensor, before_TD: torch.Tensor, dh_TD: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the gradient of the dense layers' input."""
+        if self._recomputes:
+            before_TD, h_TD = self._halves.dense(self._parts[mb], before_TD, graph=True)
+        model = self._config.model
+        layers = range(model.dense_layers)
+        own = [name for layer in layers for name in names.attention_shapes(model, layer)]
+        inputs = [before_TD, *(self._parameters.values[name] for name in own)]
+        dbefore_TD, *dparams = torch.autograd.grad(h_TD, inputs, dh_TD)
+        self._parameters.accumulate(own, dparams)
+        return dbefore_TD
 
     def _input(self, layer: int, mb: int) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """Return the residual stream that enters `layer` (or the head, after the last one), and
         the token of every row that was added to it."""
         if layer == 0:
-            return self._slots.get(_slot(SlotKind.HIDDEN, 0, mb), torch.Tensor), ()
+            return self._slots.get(_slot(SlotKind.HIDDEN, 0, mb), Hidden).h_TD, ()
         outputs = self._slots.get(_slot(SlotKind.OUTPUTS, layer - 1, mb), Incoming)
         parts = [outputs.views[peer] for peer in self._experts(layer - 1)]
         rows = [part["rows_RD"] for part in parts]
@@ -189,35 +228,44 @@ class AttentionSide:
         return combine(twin["x_TD"], added), returned
 
     def _attn_fwd(self, layer: int, mb: int) -> None:
-        part, model = self._parts[mb], self._config.model
         h_TD, returned = self._input(layer, mb)
-        params = AttentionParams.read(self._parameters.values, model, layer)
-        with torch.set_grad_enabled(self._training):
-            h_TD = h_TD.detach().requires_grad_(self._training)
-            h_BSD = h_TD.view(*part.tokens_BS.shape, model.hidden)
-            rope = self._rope(part.tokens_BS.shape[1])
-            out = attention_half(params, h_BSD, model, rope, layer=layer)
-            terms = self._router_terms(layer, mb, out) if self._training else None
+        h_TD, out = self._halves.half(layer, self._parts[mb], h_TD, graph=self._keeps_graphs)
+        expert_TK = out.routing.expert_TK
         if self.recording is not None:
-            self.recording.choices[layer, mb] = out.routing.expert_TK
+            self.recording.choices[layer, mb] = expert_TK
         ranges, dedupe = self._context.expert_ranges, self._config.parallel.dedupe
+        assert dedupe != "node", "simulated only; refused before a run"
         sent = plan_dispatch(out.routing.expert_TK, ranges, dedupe)
         self._slots.put(_slot(SlotKind.ROWS, layer, mb), self._pack_rows(layer, out, sent))
         self._put_residual(layer, mb, out.x_TD.detach(), sent)
-        if self._training:
-            self._slots.put(
-                _slot(SlotKind.SAVED, layer, mb), Saved(h_TD, out, terms, sent, returned)
-            )
+        if not self._training:
+            return
+        number = self._context.model_layer(layer)
+        self.counters.add_choices(number, out.routing.count_choices())
+        terms = self._router_terms(layer, mb, out.routing)
+        computed = Computed(out, terms) if self._keeps_graphs else None
+        hidden = self._slots.get(_slot(SlotKind.HIDDEN, 0, mb), Hidden) if layer == 0 else None
+        saved = Saved(h_TD, expert_TK, computed, sent, returned, hidden)
+        self._slots.put(_slot(SlotKind.SAVED, layer, mb), saved)
 
-    def _router_terms(self, layer: int, mb: int, out: AttentionOut) -> torch.Tensor | None:
-        """Count the router's losses and return their weighted sum, with graph."""
-        loss = self._config.train.loss
-        routing, counters = out.routing, self.counters
-        counters.add_choices(layer, routing.count_choices())
+    def _computed(self, layer: int, mb: int, saved: Saved) -> tuple[torch.Tensor, Computed]:
+        """Return the input of an attention half as the leaf of its graph, and the half."""
+        if saved.computed is not None:
+            return saved.h_TD, saved.computed
+        part = self._parts[mb]
+        h_TD, out = self._halves.half(
+            layer, part, saved.h_TD, graph=True, expert_TK=saved.expert_TK
+        )
+        return h_TD, Computed(out, self._router_terms(layer, mb, out.routing))
+
+    def _router_terms(self, layer: int, mb: int, routing: Routing) -> torch.Tensor | None:
+        """Note the router's losses and return their weighted sum, with the graph of `routing`."""
+        loss, counters = self._config.train.loss, self.counters
+        number = self._context.model_layer(layer)
         terms: list[torch.Tensor] = []
         with torch.set_grad_enabled(loss.z_coef > 0):
             z = z_loss(routing, self._totals)
-        counters.z_LM[layer, mb] = z.detach()
+        counters.z_LM[number, mb] = z.detach()
         if loss.z_coef > 0:
             terms.append(loss.z_coef * z)
         if loss.aux_scope == "sequence":
@@ -225,7 +273,7 @@ class AttentionSide:
                 balance = sequence_balance_loss(
                     routing, self._parts[mb].tokens_BS.shape[0], self._totals
                 )
-            counters.balance_LM[layer, mb] = balance.detach()
+            counters.balance_LM[number, mb] = balance.detach()
             if loss.aux_coef > 0:
                 terms.append(loss.aux_coef * balance)
         return torch.stack(terms).sum() if terms else None
@@ -267,7 +315,7 @@ class AttentionSide:
 
     def _reduce_counts(self, layer: int, mb: int) -> None:
         saved = self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
-        counts_E = saved.out.routing.count_choices()
+        counts_E = torch.bincount(saved.expert_TK.flatten(), minlength=self._config.model.experts)
         if self._choices_channel is not None:
             layout, worker = self._context.layout, self._context.worker
             members = [str(peer) for peer in layout.members(worker.group, worker.ring)]
@@ -276,27 +324,35 @@ class AttentionSide:
 
     def _attn_bwd(self, layer: int, mb: int) -> None:
         saved = self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
+        h_TD, computed = self._computed(layer, mb, saved)
+        out = computed.out
         drows_TD, dgate_TK = self._dispatch_grads(layer, mb, saved)
         if self._context.layout.fused_residual:
             # the rows were x, and their gradient holds that of the residual
-            outputs, grads = [saved.out.x_TD], [drows_TD]
+            outputs, grads = [out.x_TD], [drows_TD]
         else:
-            outputs = [saved.out.x_TD, saved.out.n_TD]
+            outputs = [out.x_TD, out.n_TD]
             grads = [self._residual_grad(layer, mb), drows_TD]
-        outputs.append(saved.out.routing.gate_TK)
+        outputs.append(out.routing.gate_TK)
         grads.append(dgate_TK)
-        for terms in (saved.terms, self._micro_batch_term(layer, mb, saved)):
+        for terms in (computed.terms, self._micro_batch_term(layer, mb, out.routing)):
             if terms is not None:
                 outputs.append(terms)
                 grads.append(torch.ones_like(terms))
-        own = [*names.attention_shapes(self._config.model, layer)]
-        inputs = [saved.h_TD, *(self._parameters.values[name] for name in own)]
+        own = self._own_names(layer)
+        inputs = [h_TD, *(self._parameters.values[name] for name in own)]
         dh_TD, *dparams = torch.autograd.grad(outputs, inputs, grads)
         self._parameters.accumulate(own, dparams)
-        if layer == 0:
-            self._slots.put(_slot(SlotKind.DHIDDEN, 0, mb), dh_TD)
+        if saved.hidden is not None:
+            self._slots.put(_slot(SlotKind.DHIDDEN, 0, mb), HiddenGrad(dh_TD, saved.hidden))
         else:
             self._put_input_grads(layer - 1, mb, dh_TD, saved.returned)
+
+    def _own_names(self, layer: int) -> list[str]:
+        """Parameters of a layer of the ring that are on this side."""
+        model, number = self._config.model, self._context.model_layer(layer)
+        elsewhere = names.shared_shapes(model, number) if self._context.shared_with_experts else {}
+        return [name for name in names.attention_shapes(model, number) if name not in elsewhere]
 
     def _residual_grad(self, layer: int, mb: int) -> torch.Tensor:
         slot = _slot(SlotKind.DRESIDUAL, layer, mb)
@@ -311,12 +367,12 @@ class AttentionSide:
         """Return the gradients of what was sent as rows [T, D] and of the gates [T, K]."""
         drows = self._slots.get(_slot(SlotKind.DROWS, layer, mb), Incoming)
         views = [drows.views[peer] for peer in self._experts(layer)]
-        tokens, top_k = saved.out.routing.gate_TK.shape
+        tokens, top_k = saved.expert_TK.shape
         rows = [(to.token_R, view["rows_RD"]) for to, view in zip(saved.sent, views, strict=True)]
         gates = [(to.choice_P, view["gate_P"]) for to, view in zip(saved.sent, views, strict=True)]
         return sum_rows(tokens, rows), place_gates(tokens, top_k, gates)
 
-    def _micro_batch_term(self, layer: int, mb: int, saved: Saved) -> torch.Tensor | None:
+    def _micro_batch_term(self, layer: int, mb: int, routing: Routing) -> torch.Tensor | None:
         """Return the weighted balance loss over the whole micro-batch, or None for another scope.
 
         It is known only now that the counts of all workers have been summed."""
@@ -325,18 +381,26 @@ class AttentionSide:
             return None
         counts_E = self._slots.get(_slot(SlotKind.COUNTS, layer, mb), torch.Tensor)
         balance = micro_batch_balance_loss(
-            saved.out.routing, counts_E, self._parts[mb].micro_batch_tokens, self._totals
+            routing, counts_E, self._parts[mb].micro_batch_tokens, self._totals
         )
-        self.counters.balance_LM[layer, mb] = balance.detach()
+        self.counters.balance_LM[self._context.model_layer(layer), mb] = balance.detach()
         return loss.aux_coef * balance
 
     def _head(self, mb: int) -> None:
         part, model = self._parts[mb], self._config.model
-        h_TD, returned = self._input(model.layers, mb)
+        layers = self._context.layout.layers
+        h_TD, returned = self._input(layers, mb)
         params = HeadParams.read(self._parameters.values, model)
         with torch.set_grad_enabled(self._training):
             h_TD = h_TD.detach().requires_grad_(self._training)
-            loss = head_loss(params, h_TD, part.targets_BS.flatten(), model, self._totals)
+            loss = head_loss(
+                params,
+                h_TD,
+                part.targets_BS.flatten(),
+                model,
+                self._totals,
+                chunk_tokens=self._config.train.loss.chunk_tokens or usual_chunk(model.vocab_size),
+            )
         self.counters.loss_M[mb] = loss.detach()
         if not self._training:
             return
@@ -344,7 +408,7 @@ class AttentionSide:
         inputs = [h_TD, *(self._parameters.values[name] for name in own)]
         dh_TD, *dparams = torch.autograd.grad(loss, inputs)
         self._parameters.accumulate(own, dparams)
-        self._put_input_grads(model.layers - 1, mb, dh_TD, returned)
+        self._put_input_grads(layers - 1, mb, dh_TD, returned)
 
     def _put_input_grads(
         self, layer: int, mb: int, dh_TD: torch.Tensor, returned: Sequence[torch.Tensor]

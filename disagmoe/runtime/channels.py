@@ -31,6 +31,8 @@ def replicas_name(kind: SegmentKind, worker: Worker) -> str:
             return f"attention{group}.replicas"
         case SegmentKind.SHARED:
             return f"shared{group}.replicas"
+        case SegmentKind.SHARED_EXPERTS:
+            return f"shared_experts{group}.replicas"
         case SegmentKind.EXPERTS:
             return f"experts{group}.{worker.rank}.replicas"
 
@@ -48,13 +50,16 @@ def replicas(kind: SegmentKind, worker: Worker, layout: Layout) -> tuple[Worker,
             case SegmentKind.SHARED:
                 found += layout.members(layout.host(attention), ring)
                 found += layout.members(layout.host(experts), ring)
+            case SegmentKind.SHARED_EXPERTS:
+                found += layout.members(layout.host(experts), ring)
             case SegmentKind.EXPERTS:
                 found.append(Worker(layout.host(experts), worker.rank, ring))
     return tuple(dict.fromkeys(found))
 
 
-def channel_specs(spec: ProgramSpec) -> list[ChannelSpec]:
-    """All one-way channels with their count channels, those of the sums, and the world."""
+def channel_specs(spec: ProgramSpec, *, shared_with_experts: bool = False) -> list[ChannelSpec]:
+    """All one-way channels with their count channels, those of the sums, and the world;
+    `shared_with_experts` says where shared experts are."""
     layout = spec.layout
     specs: list[ChannelSpec] = []
     for ring in range(layout.rings):
@@ -67,7 +72,7 @@ def channel_specs(spec: ProgramSpec) -> list[ChannelSpec]:
             members = _names(layout, role, ring)
             if role.side is Side.ATTENTION and len(members) > 1:
                 specs.append(ChannelSpec(choices_name(role, ring), members, members))
-    specs += _replica_specs(layout)
+    specs += _replica_specs(layout, shared_with_experts)
     everyone = tuple(str(worker) for worker in layout.workers)
     specs.append(ChannelSpec(WORLD, everyone, everyone))
     return specs
@@ -77,10 +82,10 @@ def _names(layout: Layout, role: Group, ring: int) -> tuple[str, ...]:
     return tuple(str(worker) for worker in layout.members(layout.host(role), ring))
 
 
-def _replica_specs(layout: Layout) -> list[ChannelSpec]:
+def _replica_specs(layout: Layout, shared_with_experts: bool) -> list[ChannelSpec]:
     specs: dict[str, ChannelSpec] = {}
     for worker in layout.workers:
-        for kind in held_kinds(layout, worker):
+        for kind in held_kinds(layout, worker, shared_with_experts=shared_with_experts):
             members = tuple(str(peer) for peer in replicas(kind, worker, layout))
             if len(members) > 1:
                 name = replicas_name(kind, worker)
@@ -88,9 +93,14 @@ def _replica_specs(layout: Layout) -> list[ChannelSpec]:
     return list(specs.values())
 
 
-def held_kinds(layout: Layout, worker: Worker) -> list[SegmentKind]:
+def held_kinds(
+    layout: Layout, worker: Worker, *, shared_with_experts: bool = False
+) -> list[SegmentKind]:
     """The segments that `worker` holds."""
     sides = {role.side for role in layout.roles_of(worker.group)}
     kinds = [SegmentKind.ATTENTION] if Side.ATTENTION in sides else []
     kinds += [SegmentKind.SHARED] if layout.fused_residual else []
-    return kinds + ([SegmentKind.EXPERTS] if Side.EXPERT in sides else [])
+    if Side.EXPERT in sides:
+        kinds += [SegmentKind.SHARED_EXPERTS] if shared_with_experts else []
+        kinds += [SegmentKind.EXPERTS]
+    return kinds

@@ -34,6 +34,21 @@ class Context:
                 return Worker(group, self.worker.rank, self.worker.ring)
         return None
 
+    @property
+    def shared_with_experts(self) -> bool:
+        """Whether there are shared experts, and on the expert workers."""
+        model, parallel = self.config.model, self.config.parallel
+        return model.shared_width > 0 and parallel.shared_experts == "expert"
+
+    def model_layer(self, layer: int) -> int:
+        """Number in the model of a layer of the ring, on which dense layers are not."""
+        return layer + self.config.model.dense_layers
+
+    def recomputes(self, side: Side) -> bool:
+        """Whether `side` computes its activations again instead of keeping them."""
+        kinds = {Side.ATTENTION: "attention", Side.EXPERT: "experts"}
+        return self.config.parallel.recompute in ("all", kinds.get(side))
+
     @cached_property
     def process_of(self) -> dict[str, str]:
         """Name of the worker behind every role's name, in this worker's ring."""
@@ -62,7 +77,7 @@ class Context:
             dtype=self.dtype,
             exact=self.exact,
             with_tokens=self.layout.groups > 1,
-            with_home=self.layout.fused_residual,
+            with_home=self.layout.fused_residual or self.shared_with_experts,
         )
 
     @cached_property

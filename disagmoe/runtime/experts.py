@@ -1,6 +1,6 @@
 """Expert side: grouped experts on the rows of all attention workers, forward and backward.
 
-Letters: D hidden, R rows, P pairs of a row and an expert.
+Letters: D hidden, R rows, P pairs of a row and an expert, H rows at home on this worker.
 """
 
 from collections.abc import Iterable
@@ -9,11 +9,20 @@ from dataclasses import dataclass
 import torch
 
 from disagmoe.model import names
+from disagmoe.model.block import swiglu_block
 from disagmoe.model.dispatch import join_rows
-from disagmoe.model.experts import Kept, Pending, add_weight_grads, experts_apply, input_grads
+from disagmoe.model.experts import (
+    Kept,
+    Pending,
+    add_weight_grads,
+    experts_apply,
+    input_grads,
+    recomputed,
+    without_activations,
+)
 from disagmoe.model.norm import rms_norm
-from disagmoe.model.params import ExpertParams
-from disagmoe.model.partition import down_name, gate_up_name
+from disagmoe.model.params import ExpertParams, SwigluParams
+from disagmoe.model.partition import stack_names
 from disagmoe.model.precision import wide
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.parameters import Parameters
@@ -34,6 +43,8 @@ class Saved:
     pairs: tuple[int, ...]
     fused: "Fused | None"
     """With a fused residual, what was done to the rows before and after the experts."""
+    shared: "Shared | None"
+    """With shared experts on this side, what they did for the rows at home here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +58,23 @@ class Fused:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """Shared experts: `out_HD` with the graph from `n_HD`, of the H rows at home here."""
+
+    row_H: torch.Tensor
+    n_HD: torch.Tensor
+    out_HD: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Later:
     """What the first part of a split backward leaves to the second."""
 
     pending: Pending
     dnorm_D: torch.Tensor | None
     """Gradient of the norm that is shared with the attention, if there is one."""
+    dshared: tuple[torch.Tensor, ...]
+    """Gradients of the shared experts' parameters, if they are on this side."""
 
 
 class ExpertSide:
@@ -66,6 +88,7 @@ class ExpertSide:
         self._parameters = parameters
         self._slots = slots
         self._training = True
+        self._recomputes = context.recomputes(Side.EXPERT)
 
     def begin(self, *, training: bool) -> None:
         """Start a step or an evaluation."""
@@ -113,30 +136,58 @@ class ExpertSide:
         rows_RD = _join([part["rows_RD"] for part in parts])
         # a copy, so that nothing kept for the backward holds the messages
         gate_P = torch.cat([part["gate_P"] for part in parts])
-        fused = self._fused(layer, rows_RD, [part.get("home_R") for part in parts])
-        n_RD = rows_RD if fused is None else fused.n_RD
+        home = [part["home_R"] for part in parts if "home_R" in part]
+        home_R = _join(home) if home else None
+        fused = self._fused(layer, rows_RD, home_R)
+        n_RD = rows_RD if fused is None else fused.n_RD.detach()
         out_RD, kept = experts_apply(self._params(layer), n_RD, row_P, expert_P, gate_P)
+        shared = self._shared(layer, n_RD, home_R)
+        if shared is not None:
+            out_RD = _add_rows(out_RD, shared.row_H, shared.out_HD.detach())
         if fused is not None:
             out_RD = _add_home(out_RD, rows_RD, fused.home_R)
         tokens = [part.get("token_R") for part in parts]
         outgoing = self._pack_outputs(layer, out_RD, rows, tokens)
         self._slots.put(_slot(SlotKind.OUTPUTS, layer, mb), outgoing)
         if self._training:
-            self._slots.put(_slot(SlotKind.SAVED, layer, mb), Saved(kept, rows, pairs, fused))
+            if self._recomputes:
+                kept = without_activations(kept, n_RD)
+            saved = Saved(kept, rows, pairs, fused, shared)
+            self._slots.put(_slot(SlotKind.SAVED, layer, mb), saved)
 
     def _params(self, layer: int) -> ExpertParams:
-        return ExpertParams.read(self._parameters.values, layer)
+        model, number = self._context.config.model, self._context.model_layer(layer)
+        return ExpertParams.read(self._parameters.values, model, number)
+
+    def _norm_name(self, layer: int) -> str:
+        return names.attention_name(self._context.model_layer(layer), "moe_norm")
+
+    def _shared_names(self, layer: int) -> list[str]:
+        model = self._context.config.model
+        return list(names.shared_shapes(model, self._context.model_layer(layer)))
+
+    def _shared(self, layer: int, n_RD: torch.Tensor, home_R: torch.Tensor | None) -> Shared | None:
+        """Let the shared experts work on the rows that are at home here."""
+        if not self._context.shared_with_experts:
+            return None
+        assert home_R is not None, "the wire has homes"
+        row_H = home_R.nonzero().flatten()
+        model, number = self._context.config.model, self._context.model_layer(layer)
+        params = SwigluParams.read(self._parameters.values, model, number, "shared")
+        with torch.set_grad_enabled(self._training):
+            n_HD = n_RD.index_select(0, row_H).requires_grad_(self._training)
+            return Shared(row_H, n_HD, swiglu_block(params, n_HD))
 
     def _fused(
-        self, layer: int, rows_RD: torch.Tensor, home: list[torch.Tensor | None]
+        self, layer: int, rows_RD: torch.Tensor, home_R: torch.Tensor | None
     ) -> Fused | None:
         """Normalise rows that have come with the residual in them."""
         if not self._context.layout.fused_residual:
             return None
-        home_R = _join([part for part in home if part is not None])
+        assert home_R is not None, "the wire has homes"
         with torch.set_grad_enabled(self._training):
             rows_RD = rows_RD.detach().requires_grad_(self._training)
-            norm_D = self._parameters.values[_norm_name(layer)]
+            norm_D = self._parameters.values[self._norm_name(layer)]
             n_RD = rms_norm(rows_RD, norm_D, self._context.config.model.norm_eps)
         return Fused(rows_RD, n_RD, home_R)
 
@@ -176,22 +227,40 @@ class ExpertSide:
         saved = self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
         incoming = self._slots.get(_slot(SlotKind.DOUTPUTS, layer, mb), Incoming)
         dout_RD = _join([incoming.views[peer]["rows_RD"] for peer in self._attention(layer + 1)])
-        drows_RD, dgate_P, pending = input_grads(self._params(layer), saved.kept, dout_RD)
+        params, kept = self._params(layer), saved.kept
+        if self._recomputes:
+            kept = recomputed(params, kept)
+        drows_RD, dgate_P, pending = input_grads(params, kept, dout_RD)
+        dshared: tuple[torch.Tensor, ...] = ()
+        if saved.shared is not None:
+            drows_RD, dshared = self._shared_grads(layer, saved.shared, drows_RD, dout_RD)
         dnorm_D = None
         if saved.fused is not None:
-            norm_D = self._parameters.values[_norm_name(layer)]
+            norm_D = self._parameters.values[self._norm_name(layer)]
             drows_RD, dnorm_D = torch.autograd.grad(
                 saved.fused.n_RD, [saved.fused.rows_RD, norm_D], drows_RD
             )
             drows_RD = _add_home(drows_RD, dout_RD, saved.fused.home_R)
         self._pack_drows(layer, mb, saved, drows_RD, dgate_P)
-        return Later(pending, dnorm_D)
+        return Later(pending, dnorm_D, dshared)
+
+    def _shared_grads(
+        self, layer: int, shared: Shared, drows_RD: torch.Tensor, dout_RD: torch.Tensor
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Return the gradient of the rows with that through shared experts, and theirs."""
+        own = [self._parameters.values[name] for name in self._shared_names(layer)]
+        dout_HD = dout_RD.index_select(0, shared.row_H)
+        dn_HD, *dshared = torch.autograd.grad(shared.out_HD, [shared.n_HD, *own], dout_HD)
+        return _add_rows(drows_RD, shared.row_H, dn_HD), tuple(dshared)
 
     def _add_weight_grads(self, layer: int, later: Later) -> None:
-        grads = self._parameters.grads
-        add_weight_grads(later.pending, grads[gate_up_name(layer)], grads[down_name(layer)])
+        model, number = self._context.config.model, self._context.model_layer(layer)
+        sums = [self._parameters.grads[name] for name in stack_names(model, number)]
+        add_weight_grads(later.pending, *sums)
+        if later.dshared:
+            self._parameters.accumulate(self._shared_names(layer), later.dshared)
         if later.dnorm_D is not None:
-            self._parameters.second_grad(_norm_name(layer)).add_(later.dnorm_D)
+            self._parameters.second_grad(self._norm_name(layer)).add_(later.dnorm_D)
 
     def _pack_drows(
         self, layer: int, mb: int, saved: Saved, drows_RD: torch.Tensor, dgate_P: torch.Tensor
@@ -220,8 +289,10 @@ def _add_home(out_RD: torch.Tensor, rows_RD: torch.Tensor, home_R: torch.Tensor)
     return (out_RD.to(exact) + kept_RD).to(out_RD.dtype)
 
 
-def _norm_name(layer: int) -> str:
-    return names.attention_name(layer, "moe_norm")
+def _add_rows(out_RD: torch.Tensor, row_H: torch.Tensor, added_HD: torch.Tensor) -> torch.Tensor:
+    """Return `out_RD` with `added_HD` added to some of its rows, each once, in the exact type."""
+    exact = wide(out_RD.dtype)
+    return out_RD.to(exact).index_add(0, row_H, added_HD.to(exact)).to(out_RD.dtype)
 
 
 def _slot(kind: SlotKind, layer: int, mb: int) -> Slot:

@@ -1,11 +1,12 @@
 """A worker's parameters and the exact sums of their gradients, in segments that are reduced alike.
 
 A segment is what the same set of workers holds alike: attention parameters (all workers of the
-attention role), what both sides share (norms that are applied on both sides of the cut), and the
-worker's experts. Values and gradient sums of a segment lie in one flat buffer each.
+attention role), what both sides share (norms that are applied on both sides of the cut), shared
+experts that live with the experts (all workers of the expert role), and the worker's experts.
+Values and gradient sums of a segment lie in one flat buffer each.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,7 +19,9 @@ from disagmoe.model.partition import (
     LocalTensor,
     Part,
     attention_tensors,
+    balance_tensors,
     expert_tensors,
+    whole_tensors,
 )
 from disagmoe.model.precision import add_to, wide
 from disagmoe.schedule.layout import Group, Layout, Side, Worker
@@ -29,29 +32,60 @@ class SegmentKind(StrEnum):
 
     ATTENTION = "attention"
     SHARED = "shared"
+    SHARED_EXPERTS = "shared_experts"
     EXPERTS = "experts"
 
 
 def local_tensors(
-    config: ModelConfig, layout: Layout, worker: Worker, experts: Sequence[range]
+    config: ModelConfig,
+    layout: Layout,
+    worker: Worker,
+    experts: Sequence[range],
+    *,
+    shared_with_experts: bool = False,
 ) -> dict[SegmentKind, tuple[LocalTensor, ...]]:
     """The tensors that `worker` holds, by segment; a segment may be empty. `experts` are those of
-    each rank of an expert group."""
+    each rank of an expert group; `shared_with_experts` says where shared experts are."""
     out: dict[SegmentKind, tuple[LocalTensor, ...]] = dict.fromkeys(SegmentKind, ())
     shared = _shared_norms(config, layout, worker.group)
     for role in layout.roles_of(worker.group):
-        layers = layout.layers_of(role)
+        layers = list(model_layers(config, layout, role))
         if role.side is Side.ATTENTION:
+            dense = range(config.dense_layers) if role == layout.embedding else ()
             tensors = attention_tensors(
-                config, layers, embedding=role == layout.embedding, head=role == layout.head
+                config,
+                [*dense, *layers],
+                embedding=role == layout.embedding,
+                head=role == layout.head,
+                shared=not shared_with_experts,
             )
             out[SegmentKind.ATTENTION] = tuple(
                 tensor for tensor in tensors if tensor.name not in shared
             )
         else:
             out[SegmentKind.EXPERTS] = expert_tensors(config, layers, experts[worker.rank])
+            if shared_with_experts:
+                out[SegmentKind.SHARED_EXPERTS] = tuple(
+                    tensor
+                    for layer in layers
+                    for tensor in whole_tensors(names.shared_shapes(config, layer))
+                )
     out[SegmentKind.SHARED] = tuple(shared.values())
     return out
+
+
+def model_layers(config: ModelConfig, layout: Layout, role: Group) -> Iterator[int]:
+    """Numbers in the model of the layers that `role` owns on the ring, where only those with
+    experts are; dense layers before them belong to the embedding."""
+    return (layer + config.dense_layers for layer in layout.layers_of(role))
+
+
+def balances_of(config: ModelConfig, layout: Layout, worker: Worker) -> tuple[LocalTensor, ...]:
+    """The balance biases that `worker` needs: those of the layers whose router it has."""
+    for role in layout.roles_of(worker.group):
+        if role.side is Side.ATTENTION:
+            return balance_tensors(config, model_layers(config, layout, role))
+    return ()
 
 
 def _shared_norms(config: ModelConfig, layout: Layout, group: Group) -> dict[str, LocalTensor]:
@@ -60,7 +94,8 @@ def _shared_norms(config: ModelConfig, layout: Layout, group: Group) -> dict[str
     if not layout.fused_residual:
         return {}
     shape = (config.hidden,)
-    leaves = [names.attention_name(layer, "moe_norm") for layer in layout.layers_of(group)]
+    layers = model_layers(config, layout, group)
+    leaves = [names.attention_name(layer, "moe_norm") for layer in layers]
     return {name: LocalTensor(name, shape, (Part(name, shape),)) for name in leaves}
 
 
@@ -110,12 +145,14 @@ class Segment:
 
 
 class Parameters:
-    """All segments of a worker; values and gradient sums by local name."""
+    """All segments of a worker; values and gradient sums by local name. `balances` are kept beside
+    them in the wide type: no gradient, norm or weight decay ever meets them."""
 
     def __init__(
         self,
         tensors: Mapping[SegmentKind, Sequence[LocalTensor]],
         twice: Collection[str] = (),
+        balances: Iterable[LocalTensor] = (),
         *,
         seed: int,
         std: float,
@@ -136,6 +173,10 @@ class Parameters:
             self.grads |= segment.views(flat_grad)
         for value in self.values.values():
             value.requires_grad_()
+        self.balances = {
+            local.name: torch.zeros(local.shape, dtype=wide(dtype), device=device)
+            for local in balances
+        }
         # What is differentiated twice collects its two uses apart: which of them adds first depends
         # on the schedule, and the bits of the sum must not.
         self._second = {name: torch.zeros_like(self.grads[name]) for name in twice}

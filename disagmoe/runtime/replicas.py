@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 
-from disagmoe.optim.adamw import decays
 from disagmoe.runtime.parameters import Segment
 from disagmoe.transport.base import TransportChannel
 from disagmoe.transport.collective import all_gather, reduce_scatter, shard_bounds
@@ -24,7 +23,6 @@ class Piece:
     start: int
     stop: int
     """Bounds in the flat buffers of the segment."""
-    decays: bool
 
     @property
     def key(self) -> str:
@@ -47,9 +45,8 @@ class Replicas:
         self._channel: TransportChannel | None = None
         size = len(segment.flat_grad)
         self.start, self.stop = shard_bounds(size, len(members))[members.index(me)]
-        ranks = {tensor.name: len(tensor.shape) for tensor in segment.tensors}
         self.pieces = tuple(
-            Piece(name, start, stop, decays(name, ranks[name]))
+            Piece(name, start, stop)
             for name, (start, stop) in segment.slices(self.start, self.stop).items()
         )
 

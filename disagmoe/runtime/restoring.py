@@ -5,7 +5,7 @@ import torch
 from disagmoe.checkpoint.load import Wanted, load, load_random
 from disagmoe.checkpoint.manifest import read_manifest
 from disagmoe.checkpoint.slices import Kind
-from disagmoe.runtime.shards import live_slices
+from disagmoe.runtime.shards import live_slices, whole_slice
 from disagmoe.runtime.update import Update
 from disagmoe.storage import Location
 
@@ -20,6 +20,8 @@ def restore(update: Update, place: Location, worker: str, device: torch.device) 
     call it together, and no byte is read twice. Random numbers go on where those of the worker of
     this name stood, if there was one.
 
+    A checkpoint without any update, as of an imported model, need not hold moments: they are 0.
+
     Raises CheckpointError where the checkpoint is incomplete, damaged or of another model.
     """
     manifest = read_manifest(place)
@@ -29,7 +31,12 @@ def restore(update: Update, place: Location, worker: str, device: torch.device) 
         [
             Wanted(live.slice, kind, live.tensors[kind])
             for live in live_slices(update)
-            for kind in _STATE
+            for kind in (_STATE if manifest.done.updates else (Kind.MASTER,))
+            if kind in live.tensors
+        ]
+        + [
+            Wanted(whole_slice(name, bias_E), Kind.MASTER, bias_E)
+            for name, bias_E in update.others_balances.items()
         ],
     )
     update.optimizer.resume(manifest.done.updates)

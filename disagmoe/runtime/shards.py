@@ -38,8 +38,8 @@ def shard_slices(tensors: Iterable[LocalTensor], start: int, stop: int) -> Itera
             size = math.prod(part.shape)
             begin = at
             if part.position is not None:
-                _, rows, columns = tensor.shape
-                begin += (part.position * rows + part.row) * columns
+                _, rows, *columns = tensor.shape  # no columns in stacks of biases
+                begin += (part.position * rows + part.row) * math.prod(columns)
             first, last = max(start, begin), min(stop, begin + size)
             if first < last:
                 yield ShardSlice(Slice(part.name, part.shape, first - begin, last - begin), first)
@@ -47,8 +47,9 @@ def shard_slices(tensors: Iterable[LocalTensor], start: int, stop: int) -> Itera
 
 
 def live_slices(update: Update) -> Iterator[LiveSlice]:
-    """Yield every slice that this worker's optimizer updates: over all workers, each element of
-    each parameter once. Weights come only where masters have another type."""
+    """Yield every slice that this worker answers for: over all workers, each element of each
+    parameter once, and each balance bias once. Weights come only where masters have another
+    type."""
     for held in update.held:
         states = update.optimizer.states
         values = held.segment.flat_value.detach()
@@ -65,3 +66,10 @@ def live_slices(update: Update) -> Iterator[LiveSlice]:
                 if values.dtype != state.master.dtype:
                     tensors[Kind.WEIGHT] = values[piece.start + begin : piece.start + end]
                 yield LiveSlice(found.slice, tensors)
+    for name, bias_E in update.own_balances.items():
+        yield LiveSlice(whole_slice(name, bias_E), {Kind.MASTER: bias_E})
+
+
+def whole_slice(name: str, tensor: torch.Tensor) -> Slice:
+    """All of a tensor that is one parameter."""
+    return Slice(name, tuple(tensor.shape), 0, tensor.numel())

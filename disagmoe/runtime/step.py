@@ -8,21 +8,28 @@ from dataclasses import replace
 
 import torch
 
-from disagmoe.data.batch import Batch, count_valid, ring_micro_batches, worker_part
+from disagmoe.data.batch import Batch, count_valid, join_batches, ring_micro_batches, worker_part
 from disagmoe.data.source import BatchSource
 from disagmoe.errors import DataError
 from disagmoe.model.losses import StepTotals
 from disagmoe.optim.clip import all_finite, clip_scale, nonfinite_names
 from disagmoe.optim.lr import learning_rate
-from disagmoe.runtime.attention import AttentionSide, Part
+from disagmoe.runtime.attention import AttentionSide
 from disagmoe.runtime.channels import WORLD, channel_specs
 from disagmoe.runtime.clock import Stopwatch
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.counters import StepCounters
 from disagmoe.runtime.experts import ExpertSide
+from disagmoe.runtime.halves import Part
 from disagmoe.runtime.interpreter import Interpreter
 from disagmoe.runtime.offsets import clock_offset
-from disagmoe.runtime.parameters import Parameters, SegmentKind, local_tensors, used_twice
+from disagmoe.runtime.parameters import (
+    Parameters,
+    SegmentKind,
+    balances_of,
+    local_tensors,
+    used_twice,
+)
 from disagmoe.runtime.recording import Recording
 from disagmoe.runtime.report import EvalReport, StepReport
 from disagmoe.runtime.restoring import restore
@@ -70,8 +77,15 @@ class WorkerRuntime:
         self._slots = SlotTable(config.cluster.transfer_timeout_s)
         self.stopwatch = Stopwatch()
         self.parameters = Parameters(
-            local_tensors(config.model, context.layout, context.worker, context.expert_ranges),
+            local_tensors(
+                config.model,
+                context.layout,
+                context.worker,
+                context.expert_ranges,
+                shared_with_experts=context.shared_with_experts,
+            ),
             used_twice(config.model, context.layout, context.worker),
+            balances_of(config.model, context.layout, context.worker),
             seed=config.train.seed,
             std=config.model.init_std,
             dtype=context.dtype,
@@ -112,7 +126,10 @@ class WorkerRuntime:
 
     def connect(self) -> None:
         """Open and warm all channels. All workers call it together."""
-        opened = self._transport.open(channel_specs(self._context.spec))
+        context = self._context
+        opened = self._transport.open(
+            channel_specs(context.spec, shared_with_experts=context.shared_with_experts)
+        )
         self._counted = {name: CountedChannel(one, self._me) for name, one in opened.items()}
         self._channels.update(self._counted)
         self.update.connect(self._channels)
@@ -274,6 +291,7 @@ class WorkerRuntime:
                     part.tokens_BS.to(context.device),
                     part.targets_BS.to(context.device),
                     micro_batch.tokens_BS.numel(),
+                    part.documents,
                 )
             )
         return parts, totals
@@ -358,6 +376,7 @@ class WorkerRuntime:
             self.update.apply(
                 learning_rate(self._step, train), clip_scale(norm, train.optimizer.clip_norm)
             )
+            self.update.move_balances(world.choices_LE, train.loss.bias_rate)
             self.stopwatch.switch(Kind.SEND)
             self.update.gather()
             self.stopwatch.switch(Kind.OPTIMIZER)
@@ -366,11 +385,7 @@ class WorkerRuntime:
 
 def _whole(source: BatchSource) -> Batch:
     """All held-out sequences as one batch, which the evaluation program cuts into micro-batches."""
-    batches = list(source.held_out())
-    return Batch(
-        torch.cat([batch.tokens_BS for batch in batches]),
-        torch.cat([batch.targets_BS for batch in batches]),
-    )
+    return join_batches(list(source.held_out()))
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -71,7 +71,8 @@ class Wire:
     """Whether outputs arrive at another group than the one that sent the rows, so that the token of
     each row must travel along."""
     with_home: bool
-    """Whether rows carry the residual, which one expert worker per token adds to its output."""
+    """Whether one expert worker per token is its home, which adds the residual or what shared
+    experts give to its output."""
 
     def rows(self, rows: int, pairs: int) -> Message:
         """Attention to experts: rows, and per pair its row, local expert and gate weight."""

@@ -1,16 +1,16 @@
 """Lower bounds on the time of a step: no order of its ops can be faster.
 
 The setting is that of timeline.py: all micro-batches pass the same chain of ops and transfers, each
-resource (a group's compute, its way out, its way in) does one thing at a time, and at most K
-micro-batches are in flight. The proofs are sketched at each bound; none assumes a policy, so they
-hold for every schedule, with every residual and for ops and transfers of any length.
+resource (a group's compute, its way out, its way in, its NVLink) does one thing at a time, and at
+most K micro-batches are in flight. The proofs are sketched at each bound; none assumes a policy, so
+they hold for every schedule, with every residual and for ops and transfers of any length.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from disagmoe.schedule.chain import Place, Wire, places
-from disagmoe.schedule.costs import OpCosts
+from disagmoe.schedule.costs import Times, Way
 from disagmoe.schedule.ir import Op, ProgramSpec
 from disagmoe.schedule.layout import Group
 
@@ -24,7 +24,7 @@ class Bound:
 
 
 def lower_bound(
-    spec: ProgramSpec, costs: OpCosts, in_flight: int, *, exposed_exchanges: bool = False
+    spec: ProgramSpec, costs: Times, in_flight: int, *, exposed_exchanges: bool = False
 ) -> Bound:
     """Return the largest of all bounds; the first of equal ones.
 
@@ -58,7 +58,7 @@ class Paths:
     heads: dict[tuple[Op, int | None], float]
     """The longest way to the start of each op, by op and layer."""
     uses: dict[str, tuple[Use, ...]]
-    """Uses of each resource, named `F0`, `F0 out` or `F0 in`."""
+    """Uses of each resource, named `F0`, `F0 out`, `F0 in` or `F0 NVLink`."""
     first: tuple[Use, ...]
     """The ops that a micro-batch begins with on one group, before anything is sent."""
     last: tuple[Use, ...]
@@ -69,7 +69,7 @@ class Paths:
         return sum(use.time for use in self.uses[resource])
 
 
-def paths_of(spec: ProgramSpec, costs: OpCosts, *, exposed_exchanges: bool = False) -> Paths:
+def paths_of(spec: ProgramSpec, costs: Times, *, exposed_exchanges: bool = False) -> Paths:
     """Return the longest ways through the chain, to and from everything in it."""
     chain = places(spec, costs)
     heads, tails = _heads(chain), _tails(chain)
@@ -82,8 +82,8 @@ def paths_of(spec: ProgramSpec, costs: OpCosts, *, exposed_exchanges: bool = Fal
         uses.setdefault(str(groups[place.group]), []).append(op)
         for wire in place.wires:
             reader = ops[wire.reader]
-            use = Use(op.head + op.time, wire.time, reader.time + reader.tail)
-            for resource in _ways(wire, groups, exposed_exchanges=exposed_exchanges):
+            ends = op.head + op.time, reader.time + reader.tail
+            for resource, use in _uses(wire, ends, groups, exposed_exchanges=exposed_exchanges):
                 uses.setdefault(resource, []).append(use)
     return Paths(
         micro_batches=spec.micro_batches,
@@ -98,11 +98,26 @@ def paths_of(spec: ProgramSpec, costs: OpCosts, *, exposed_exchanges: bool = Fal
     )
 
 
-def _ways(wire: Wire, groups: tuple[Group, ...], *, exposed_exchanges: bool) -> Iterator[str]:
-    yield f"{groups[wire.source]} out"
-    yield f"{groups[wire.target]} in"
+def _uses(
+    wire: Wire, ends: tuple[float, float], groups: tuple[Group, ...], *, exposed_exchanges: bool
+) -> Iterator[tuple[str, Use]]:
+    """Yield what `wire` keeps busy; `ends` are the longest ways to and from it. No leg begins
+    before the transfer does, and what it carries is there `latency` after a leg's end at best."""
+    before, after = ends
+    source, target = groups[wire.source], groups[wire.target]
+    for leg in wire.link.legs:
+        use = Use(before, leg.time, wire.link.latency + after)
+        match leg.way:
+            case Way.OUT:
+                yield f"{source} out", use
+            case Way.IN:
+                yield f"{target} in", use
+            case Way.NEAR_SOURCE:
+                yield f"{source} NVLink", use
+            case Way.NEAR_TARGET:
+                yield f"{target} NVLink", use
     if exposed_exchanges and wire.source == wire.target:
-        yield str(groups[wire.source])
+        yield str(source), Use(before, wire.time, after)
 
 
 def _heads(chain: tuple[Place, ...]) -> list[float]:

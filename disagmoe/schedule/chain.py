@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from disagmoe.schedule.costs import OpCosts
+from disagmoe.schedule.costs import Link, Times
 from disagmoe.schedule.ir import (
     SUMMING_OPS,
     Compute,
@@ -93,7 +93,9 @@ class Wire:
     send: Send
     source: int
     target: int
+    link: Link
     time: float
+    """That of `link`."""
     reader: int
 
 
@@ -115,7 +117,7 @@ class Place:
     """Whether it also waits for the same op of the micro-batch before."""
 
 
-def places(spec: ProgramSpec, costs: OpCosts) -> tuple[Place, ...]:
+def places(spec: ProgramSpec, costs: Times) -> tuple[Place, ...]:
     """The chain of a micro-batch in numbers; an op stands after all that it waits for."""
     layout = spec.layout
     steps = chain(spec, 0)
@@ -125,6 +127,12 @@ def places(spec: ProgramSpec, costs: OpCosts) -> tuple[Place, ...]:
     def group_of(role: Group) -> int:
         return number[layout.host(role)]
 
+    def wire(send: Send) -> Wire:
+        channel = send.key.channel
+        link = costs.link(payload(channel), send.key.layer)
+        ends = group_of(channel.source), group_of(channel.target)
+        return Wire(send, *ends, link, link.time, place_of[send.reader])
+
     inputs = [0] * len(steps)
     for step in steps:
         for reader in (*(send.reader for send in step.sends), *([step.then] if step.then else ())):
@@ -133,17 +141,8 @@ def places(spec: ProgramSpec, costs: OpCosts) -> tuple[Place, ...]:
         Place(
             compute=step.compute,
             group=group_of(owner(step.compute, layout)),
-            time=costs.compute(step.compute.op),
-            wires=tuple(
-                Wire(
-                    send=send,
-                    source=group_of(send.key.channel.source),
-                    target=group_of(send.key.channel.target),
-                    time=costs.transfer(payload(send.key.channel)),
-                    reader=place_of[send.reader],
-                )
-                for send in step.sends
-            ),
+            time=costs.compute(step.compute.op, step.compute.layer),
+            wires=tuple(map(wire, step.sends)),
             following=None if step.then is None else place_of[step.then],
             inputs=inputs[place],
             sums=step.compute.op in SUMMING_OPS,

@@ -1,12 +1,57 @@
-"""How long each op and transfer takes, as the builders see it."""
+"""How long each op and transfer takes, as builders and bounds see it."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Self
+from enum import Enum, auto
+from typing import Protocol, Self
 
 from disagmoe.errors import ScheduleError
 from disagmoe.schedule.ir import Op, SlotKind
+
+
+class Way(Enum):
+    """What transfers pass, in this order."""
+
+    NEAR_SOURCE = auto()
+    """Links between the workers of a node, at the sender."""
+    OUT = auto()
+    """The sender's way to other nodes."""
+    IN = auto()
+    """The receiver's way from other nodes."""
+    NEAR_TARGET = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """How long a transfer keeps one of its ways busy."""
+
+    way: Way
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A transfer on the ways that it passes, which is there `latency` after the last of them is
+    done with it. Each takes it on from when the one before has begun."""
+
+    legs: tuple[Leg, ...]
+    latency: float = 0.0
+
+    @property
+    def time(self) -> float:
+        """The least time from its begin until it is there."""
+        return max((leg.time for leg in self.legs), default=0.0) + self.latency
+
+
+class Times(Protocol):
+    """Durations by op, payload and layer of the ring (None: embedding and head)."""
+
+    def compute(self, op: Op, layer: int | None) -> float:
+        """Duration of a compute op."""
+
+    def link(self, kind: SlotKind, layer: int) -> Link:
+        """A payload on its way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +109,10 @@ class OpCosts:
         """Every cost by name, as in the config section `parallel.costs`."""
         return asdict(self)
 
-    def compute(self, op: Op) -> float:
-        """Duration of a compute op; `reduce_counts` is a message of a few bytes and counts 0."""
+    def compute(self, op: Op, layer: int | None = None) -> float:
+        """Duration of a compute op, the same in every layer; `reduce_counts` is a message of a few
+        bytes and counts 0."""
+        del layer
         if op is Op.REDUCE_COUNTS:
             return 0.0
         return float(getattr(self, op.value))
@@ -73,3 +120,9 @@ class OpCosts:
     def transfer(self, kind: SlotKind) -> float:
         """Duration of a payload on its channel."""
         return float(getattr(self, kind.value))
+
+    def link(self, kind: SlotKind, layer: int) -> Link:
+        """A payload that keeps its sender's way out and its receiver's way in busy alike."""
+        del layer
+        time = self.transfer(kind)
+        return Link((Leg(Way.OUT, time), Leg(Way.IN, time)))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from disagmoe.config.parallel import COLOCATED, micro_batches
 from disagmoe.config.resolve import depth_in_flight, resolve
 from disagmoe.config.run import RunConfig
+from disagmoe.config.trained import refuse_only_planned
 from disagmoe.schedule.compile import Compiled, build_programs, compile_programs
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.ir import ProgramSpec
@@ -41,7 +42,8 @@ class ProgramRequest:
 
 def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
     """Return what to compile for a step of `config`, or for its evaluation of all held-out
-    sequences.
+    sequences. Layers of the ring are those with experts; dense ones before them count as part of
+    the embedding.
 
     Raises:
         ConfigError: `config` breaks a rule between settings.
@@ -50,7 +52,7 @@ def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
     # in_flight and residual do not depend on the device, so it is taken to be what is asked for
     parallel = resolve(config, cuda=config.cluster.device == "cuda").parallel
     layout = Layout(
-        layers=config.model.layers,
+        layers=config.model.moe_layers,
         groups=parallel.groups,
         attention_workers=parallel.attention_workers,
         expert_workers=parallel.expert_workers,
@@ -80,7 +82,9 @@ def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
 def compile_for(
     config: RunConfig, costs: OpCosts | None = None
 ) -> tuple[Compiled, Compiled | None]:
-    """Compile the training programs of `config`, and those of its evaluation if it has one."""
+    """Compile the training programs of `config`, and those of its evaluation if it has one, for a
+    run. Raises ConfigError where no run can execute `config` yet."""
+    refuse_only_planned(config)
     train = programs_for(config).compile(costs)
     if config.train.eval.every == 0:
         return train, None

@@ -6,13 +6,17 @@ import pytest
 
 from disagmoe.config.catalogue import settings, tables
 from disagmoe.config.explain import markdown
+from disagmoe.config.load import load_model, override
 from disagmoe.config.resolve import resolve
 from disagmoe.config.rules import CAUTIONS, RULES, warnings
 from disagmoe.config.run import RunConfig
+from disagmoe.config.starter import STARTER
 from disagmoe.config.tomlwrite import dump_toml
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIGS = sorted((ROOT / "configs").rglob("*.toml"))
+FILES = sorted((ROOT / "configs").rglob("*.toml"))
+MODELS = sorted((ROOT / "configs" / "models").glob("*.toml"))
+CONFIGS = [path for path in FILES if path not in MODELS]
 LONGEST_DOC = 320  # characters; what needs more belongs into a README
 
 
@@ -47,7 +51,13 @@ def test_config_loads_and_its_resolved_dump_loads_back_equal(path: Path, tmp_pat
     assert RunConfig.load(dumped) == resolved
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_model_loads_and_fits_into_a_run(path: Path) -> None:
+    model = load_model(path)
+    assert override(STARTER, [f"model={path}"]).model == model
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_config_says_what_it_is_for(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# ")

@@ -305,7 +305,7 @@ def observation(worker: str, loss: float, value: float) -> dict[Worker, Observat
         peak_memory_bytes=0,
     )
     tensors = {"w": torch.tensor([value])}
-    return {Worker.parse(worker): Observation(report, tensors, tensors, {})}
+    return {Worker.parse(worker): Observation(report, tensors, tensors, {}, {})}
 
 
 def test_equal_bits_whatever_the_workers_are_called() -> None:

@@ -13,8 +13,8 @@ import torch
 from disagmoe.config.run import RunConfig
 from disagmoe.config.shares import bounds
 from disagmoe.data.batch import ring_micro_batches
-from disagmoe.optim.adamw import decays
 from disagmoe.optim.clip import clip_scale
+from disagmoe.optim.groups import rule_of
 from disagmoe.optim.lr import learning_rate
 from disagmoe.runtime.invariance.reference import ReferenceStep
 from disagmoe.runtime.invariance.worker import Observation
@@ -34,6 +34,7 @@ class Differences:
     grads: float = 0.0
     values: float = 0.0
     update: float = 0.0
+    balances: float = 0.0
     flips: int = 0
     worst_grad: str = ""
 
@@ -49,7 +50,7 @@ class Differences:
 
     def within(self, tolerance: float, *, judge_values: bool, update_tolerance: float) -> bool:
         """Whether all of them are within bounds. Not a number is outside of any."""
-        judged = [self.loss, self.balance, self.z, self.norm, self.grads]
+        judged = [self.loss, self.balance, self.z, self.norm, self.grads, self.balances]
         judged += [self.values] if judge_values else []
         return (
             all(value <= tolerance for value in judged)
@@ -114,6 +115,13 @@ def compare(
                 grads=grads[name],
                 values=max(values),
                 update=_update_difference(seen, reference, config) if check_update else 0.0,
+                balances=max(
+                    (
+                        tensor_difference(bias, reference.after.balances[key], 1.0)
+                        for key, bias in seen.balances.items()
+                    ),
+                    default=0.0,
+                ),
                 flips=_flips(worker, seen, reference, config),
                 worst_grad=name,
             )
@@ -134,7 +142,7 @@ def _flips(worker: Worker, seen: Observation, reference: ReferenceStep, config: 
     mine = ring_micro_batches(
         reference.batch, parallel.micro_batch_size, worker.ring, parallel.rings
     )
-    layers = range(worker.group.index, config.model.layers, parallel.groups)
+    layers = range(worker.group.index, config.model.moe_layers, parallel.groups)
     decisions = {(layer, mb) for layer in layers for mb in range(len(mine))}
     flips = len(decisions - seen.choices.keys())
     for (layer, mb), chosen_TK in seen.choices.items():
@@ -177,11 +185,12 @@ def _update_difference(seen: Observation, reference: ReferenceStep, config: RunC
         second = (
             optimizer.beta2 * before.exp_avg_sq[name].double() + (1 - optimizer.beta2) * grad**2
         )
-        decay = optimizer.weight_decay if decays(name, old.dim()) else 0.0
+        rule = rule_of(name, old.dim(), optimizer)
         step = (first / (1 - optimizer.beta1**t)) / (
             (second / (1 - optimizer.beta2**t)).sqrt() + optimizer.eps
         )
-        new = old * (1 - lr * decay) - lr * step
+        own_lr = lr * rule.lr_factor
+        new = old * (1 - own_lr * rule.weight_decay) - own_lr * step
         worst = max(worst, tensor_difference(value, new, 0.0))
     return worst
 

@@ -10,10 +10,15 @@ from disagmoe.config.run import RunConfig
 from disagmoe.data.batch import IGNORED, Batch, ring_micro_batches
 from disagmoe.errors import ConfigError
 from disagmoe.model.init import initial_store
-from disagmoe.model.partition import LocalTensor, model_tensors
-from disagmoe.model.transformer import MicroBatch, hidden_states, reference_step
+from disagmoe.model.params import AttentionParams
+from disagmoe.model.partition import LocalTensor, balance_tensors, model_tensors
+from disagmoe.model.precision import wide
+from disagmoe.model.router import Rule, least_margin
+from disagmoe.model.transformer import MicroBatch, StepResult, hidden_states, reference_step
 from disagmoe.optim.adamw import Optimizer
+from disagmoe.optim.balance import move_balance
 from disagmoe.optim.clip import clip_scale, squared_norm
+from disagmoe.optim.groups import rule_of_tensor
 from disagmoe.optim.lr import learning_rate
 from disagmoe.runtime.update import TrainingState
 
@@ -48,17 +53,19 @@ def reference_run(config: RunConfig, dtype: torch.dtype, steps: int) -> list[Ref
     tensors = model_tensors(config.model)
     train = config.train
     store = initial_store(tensors, seed=train.seed, std=config.model.init_std, dtype=dtype)
-    optimizer = Optimizer(store, train.optimizer)
+    rules = {local.name: rule_of_tensor(local, train.optimizer) for local in tensors}
+    optimizer = Optimizer(store, train.optimizer, rules)
+    balances = initial_balances(config, dtype)
     generator = torch.Generator().manual_seed(train.seed)
     out = []
     for step in range(steps):
-        batch = _batch(config, store, generator)
+        batch = _batch(config, store | balances, generator)
         cut = cut_batch(batch, config)
-        before = _state(tensors, optimizer)
+        before = _state(tensors, optimizer, balances)
         result = reference_step(
-            store,
+            store | balances,
             config.model,
-            [MicroBatch(part.tokens_BS, part.targets_BS) for part in cut],
+            [MicroBatch(part.tokens_BS, part.targets_BS, part.documents) for part in cut],
             train.loss,
         )
         grads = {name: grad.clone() for name, grad in result.grads.items()}
@@ -68,6 +75,9 @@ def reference_run(config: RunConfig, dtype: torch.dtype, steps: int) -> list[Ref
             learning_rate(step, train),
             clip_scale(norm, train.optimizer.clip_norm),
         )
+        choices = _choices(result)
+        for local, choices_E in zip(balances, choices, strict=False):
+            move_balance(balances[local], choices_E, train.loss.bias_rate)
         out.append(
             ReferenceStep(
                 before=before,
@@ -80,7 +90,7 @@ def reference_run(config: RunConfig, dtype: torch.dtype, steps: int) -> list[Ref
                 choices=tuple(
                     tuple(routing.expert_TK for routing in layers) for layers in result.routing
                 ),
-                after=_state(tensors, optimizer),
+                after=_state(tensors, optimizer, balances),
             )
         )
     return out
@@ -93,7 +103,23 @@ def cut_batch(batch: Batch, config: RunConfig) -> list[Batch]:
     return [part for part in cut if part.sequences]
 
 
-def _state(tensors: tuple[LocalTensor, ...], optimizer: Optimizer) -> TrainingState:
+def initial_balances(config: RunConfig, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Balance biases of the whole model where a run starts, by local name."""
+    tensors = balance_tensors(config.model, range(config.model.layers))
+    return {local.name: torch.zeros(local.shape, dtype=wide(dtype)) for local in tensors}
+
+
+def _choices(result: StepResult) -> list[list[int]]:
+    """Choices of each expert of each layer with experts, over the whole step."""
+    counts = [[routing.count_choices() for routing in layers] for layers in result.routing]
+    return [torch.stack(layer).sum(0).tolist() for layer in zip(*counts, strict=True)]
+
+
+def _state(
+    tensors: tuple[LocalTensor, ...],
+    optimizer: Optimizer,
+    balances: Mapping[str, torch.Tensor],
+) -> TrainingState:
     def by_global_name(which: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {
             name: part.clone()
@@ -107,6 +133,7 @@ def _state(tensors: tuple[LocalTensor, ...], optimizer: Optimizer) -> TrainingSt
         by_global_name({name: state.exp_avg for name, state in states.items()}),
         by_global_name({name: state.exp_avg_sq for name, state in states.items()}),
         optimizer.step_count,
+        {name: bias_E.clone() for name, bias_E in balances.items()},
     )
 
 
@@ -142,13 +169,13 @@ def _batch(
 
 @torch.no_grad()
 def _gap(config: RunConfig, store: Mapping[str, torch.Tensor], tokens_BS: torch.Tensor) -> float:
-    """Smallest distance between the k-th and the next router probability, over all layers."""
-    top_k = config.model.top_k
-    if top_k == config.model.experts:
-        return math.inf
-    _, routings = hidden_states(store, config.model, tokens_BS)
-    gaps = []
-    for routing in routings:
-        ordered_TE = routing.probs_TE.sort(dim=-1, descending=True).values
-        gaps.append((ordered_TE[:, top_k - 1] - ordered_TE[:, top_k]).min().item())
-    return min(gaps)
+    """How near the closest decision of any layer is."""
+    model = config.model
+    _, routings = hidden_states(store, model, tokens_BS)
+    layers = range(model.dense_layers, model.layers)
+    routers = (AttentionParams.read(store, model, layer).router for layer in layers)
+    return min(
+        least_margin(router, routing.logits_TE, Rule.of(model))
+        for router, routing in zip(routers, routings, strict=True)
+        if router is not None
+    )

@@ -9,6 +9,8 @@ import torch
 
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
+from disagmoe.config.trained import refuse_only_planned
+from disagmoe.optim.groups import check_groups
 from disagmoe.runtime.invariance.compare import Differences, compare, same_bits
 from disagmoe.runtime.invariance.fleet import Fleet, ProcessFleet, ThreadFleet
 from disagmoe.runtime.invariance.layouts import Case
@@ -106,7 +108,10 @@ class Verdict:
 
 
 def check_cases(config: RunConfig, cases: Sequence[Case]) -> dict[Case, RunConfig]:
-    """Return `config` in the layout of each case. Raises ConfigError when one does not fit."""
+    """Return `config` in the layout of each case. Raises ConfigError when one does not fit, or when
+    no run can execute `config` yet."""
+    refuse_only_planned(config)
+    check_groups(config.model, config.train.optimizer)
     return {case: case.apply(config) for case in cases}
 
 

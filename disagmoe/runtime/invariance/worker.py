@@ -18,6 +18,8 @@ class Observation:
     grads: dict[str, torch.Tensor]
     values: dict[str, torch.Tensor]
     """Parameters after the update, by global name."""
+    balances: dict[str, torch.Tensor]
+    """Balance biases after the update."""
     choices: dict[tuple[int, int], torch.Tensor]
 
 
@@ -35,6 +37,7 @@ def observe(runtime: WorkerRuntime, states: Sequence[TrainingState | None]) -> l
                 report,
                 recording.grads,
                 {name: value.clone() for name, value in values.items()},
+                {name: bias.clone() for name, bias in runtime.parameters.balances.items()},
                 dict(recording.choices),
             )
         )

@@ -1,6 +1,6 @@
 """Adds a `free` after the last use of every slot."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from disagmoe.schedule.ir import Free, Instruction, Op, ProgramSpec, Slot, Transfer, effects
 from disagmoe.schedule.layout import Group
@@ -27,14 +27,29 @@ def add_frees(
 
 def peak_slots(instructions: Sequence[Instruction], group: Group, spec: ProgramSpec) -> int:
     """Largest number of slots that hold memory at once; a received one does from its post on."""
-    alive: set[Slot] = set()
-    peak = 0
+    return int(peak_size(instructions, group, spec, lambda slot: 1))
+
+
+def peak_size(
+    instructions: Sequence[Instruction],
+    group: Group,
+    spec: ProgramSpec,
+    size: Callable[[Slot], float],
+) -> float:
+    """Largest sum of the sizes of slots that hold memory at once."""
+    alive: dict[Slot, float] = {}
+    now = peak = 0.0
     for instruction in instructions:
         if isinstance(instruction, Free):
-            alive.discard(instruction.slot)
-        elif isinstance(instruction, Transfer) and instruction.op in (Op.POST_RECV, Op.EXCHANGE):
-            alive.add(instruction.key.received)
+            now -= alive.pop(instruction.slot)
+            continue
+        if isinstance(instruction, Transfer) and instruction.op in (Op.POST_RECV, Op.EXCHANGE):
+            written: tuple[Slot, ...] = (instruction.key.received,)
         else:
-            alive.update(effects(instruction, group, spec).writes)
-        peak = max(peak, len(alive))
+            written = effects(instruction, group, spec).writes
+        for slot in written:
+            if slot not in alive:
+                alive[slot] = size(slot)
+                now += alive[slot]
+        peak = max(peak, now)
     return peak

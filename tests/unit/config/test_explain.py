@@ -19,6 +19,11 @@ def test_one_setting_with_its_rules() -> None:
         "    legal:   an integer >= 1\n"
         "    default: none, required\n"
         "    rule:    `model.top_k` is at most `model.experts`.\n"
+        "    rule:    With several `model.expert_groups` in `deepseek_v3`, each has at\n"
+        "    least two of `model.experts`, because their two best decide.\n"
+        "    rule:    `model.expert_groups` divides `model.experts`, and\n"
+        "    `model.top_groups` is at most that many and leaves each token\n"
+        "    `model.top_k` experts.\n"
         "    rule:    `parallel.expert_workers` is at most `model.experts`.\n"
         "    rule:    `parallel.expert_shares` give each expert worker at least one of\n"
         "    `model.experts`.\n"
@@ -91,6 +96,7 @@ def test_tables_come_parents_first() -> None:
     assert [table.name for table in tables(RunConfig)] == [
         "",
         "model",
+        "model.yarn",
         "parallel",
         "parallel.costs",
         "train",
@@ -104,6 +110,7 @@ def test_tables_come_parents_first() -> None:
         "cluster.expert",
         "checkpoint",
         "trace",
+        "hardware",
     ]
 
 

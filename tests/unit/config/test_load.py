@@ -5,13 +5,15 @@ from pathlib import Path
 import pytest
 
 from disagmoe.config.load import load_run_config, override, parse_run_config
+from disagmoe.config.model import ModelFile
 from disagmoe.config.run import RunConfig
 from disagmoe.config.starter import STARTER
 from disagmoe.config.tomlwrite import dump_toml
 from disagmoe.errors import ConfigError
 
 REQUIRED = [
-    'model.family is missing; expected "mixtral" or "qwen3_moe"',
+    'model.family is missing; expected "mixtral", "qwen3_moe", "olmoe", "qwen2_moe", "glm4_moe", '
+    '"gpt_oss", "deepseek", "deepseek_v2" or "deepseek_v3"',
     "model.vocab_size is missing; expected an integer >= 2",
     "model.hidden is missing; expected an integer >= 1",
     "model.layers is missing; expected an integer >= 1",
@@ -65,6 +67,8 @@ def test_a_set_may_replace_a_table() -> None:
     assert config.train.loss.model_dump() == {
         "aux_coef": 0.25,
         "aux_scope": "sequence",
+        "bias_rate": 0.0,
+        "chunk_tokens": 0,
         "z_coef": 0.5,
     }
 
@@ -122,3 +126,22 @@ def test_a_broken_rule_names_the_file(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"{path}: model.top_k = 9 is more than model.experts = 8; use 1 to 8"
     )
+
+
+def test_a_model_may_be_named_by_its_file(tmp_path: Path) -> None:
+    other = STARTER.model.model_copy(update={"layers": 6})
+    (tmp_path / "models").mkdir()
+    model = tmp_path / "models" / "m.toml"
+    model.write_text(dump_toml(ModelFile(model=other)), encoding="utf-8")
+    text = dump_toml(STARTER)
+    run = tmp_path / "run.toml"
+    run.write_text(text, encoding="utf-8")
+    assert load_run_config(run, [f"model={model}", "model.heads=12"]).model == other.model_copy(
+        update={"heads": 12}
+    )
+    assert override(STARTER, ["model.heads=12", f"model={model}"]).model == other
+    head, _, rest = text.partition("[model]")
+    run.write_text('model = "models/m.toml"\n' + head + rest[rest.index("[parallel]") :])
+    assert load_run_config(run, ["model.heads=12"]).model.heads == 12
+    with pytest.raises(ConfigError, match=r'^model = "nowhere.toml": there is no file nowhere'):
+        override(STARTER, ["model=nowhere.toml"])

@@ -4,6 +4,7 @@ import pytest
 
 from disagmoe.config.cluster_rules import CLUSTER_RULES
 from disagmoe.config.load import override
+from disagmoe.config.model_rules import MODEL_RULES
 from disagmoe.config.rules import RULES, problems, warnings
 from disagmoe.config.run import RunConfig
 from disagmoe.config.starter import STARTER
@@ -19,23 +20,19 @@ REFUSED = [
         "it names the run directory",
     ),
     (
-        ["model.kv_heads=4"],
-        "model.kv_heads = 4 does not divide model.heads = 6; use 1, 2, 3 or 6",
-    ),
-    (
-        ["model.head_dim=5"],
-        "model.head_dim = 5 is odd, but rotary embeddings turn pairs; use 4 or 6",
-    ),
-    (["model.top_k=9"], "model.top_k = 9 is more than model.experts = 8; use 1 to 8"),
-    (
-        ["model.family=mixtral", "model.norm_topk_prob=false"],
-        'model.norm_topk_prob = false, but model.family = "mixtral" always renormalises; '
-        'use true, or family "qwen3_moe"',
-    ),
-    (
         ["parallel.groups=5"],
         "parallel.groups = 5 is more than model.layers = 4, so some groups would own no layer; "
         "use 1 to 4",
+    ),
+    (
+        [
+            "model.family=deepseek",
+            "model.dense_layers=1",
+            "model.dense_width=8",
+            "parallel.groups=4",
+        ],
+        "parallel.groups = 4 is more than model.layers - model.dense_layers = 3, so some groups "
+        "would own no layer; use 1 to 3",
     ),
     (
         ["parallel.expert_workers=9"],
@@ -51,6 +48,41 @@ REFUSED = [
         ["parallel.residual=direct"],
         'parallel.residual = "direct" sends the residual stream to the next group, but '
         'parallel.groups = 1 has no other group; use "auto" or "local"',
+    ),
+    (
+        ["parallel.shared_experts=expert"],
+        'parallel.shared_experts = "expert", but model.shared_width = 0 has no shared experts; '
+        'use "attention"',
+    ),
+    (
+        [
+            "model.family=deepseek",
+            "model.shared_width=64",
+            "parallel.groups=2",
+            "parallel.residual=fused",
+        ],
+        'parallel.residual = "fused" sends the residual stream on before the shared experts of the '
+        'attention workers are added to it; use "auto" or "direct", or '
+        'parallel.shared_experts = "expert"',
+    ),
+    (
+        ['train.optimizer.groups=["*"]', "train.optimizer.group_lr=[1.0, 2.0]"],
+        "train.optimizer.group_lr has 2 numbers for 1 pattern in train.optimizer.groups; give one "
+        "number per pattern, or []",
+    ),
+    (
+        ['train.optimizer.groups=["*"]', "train.optimizer.group_weight_decay=[-1.0]"],
+        "train.optimizer.group_weight_decay[0] = -1.0; expected a number >= 0",
+    ),
+    (
+        ['train.optimizer.groups=["*"]'],
+        "train.optimizer.groups has no effect without group_lr or group_weight_decay; give one of "
+        "them, or []",
+    ),
+    (
+        ["train.loss.bias_rate=1e-3"],
+        'train.loss.bias_rate = 0.001, but the routers of model.family = "qwen3_moe" have no bias '
+        'for the choice; use 0, or family "deepseek_v3"',
     ),
     (
         ["parallel.residual=fused"],
@@ -186,6 +218,31 @@ REFUSED = [
         ["data.weights=[0]"],
         "data.weights[0] = 0.0; expected a number > 0 (leave out a path that gives nothing)",
     ),
+    (
+        ["parallel.schedule=ep_1f1b", "hardware.expert_machine=h20"],
+        'hardware.expert_machine = "h20" and attention_machine = "h800", but parallel.schedule = '
+        '"ep_1f1b" has attention and experts on the same workers, which go at the pace of the '
+        'slowest; use the slower one and expert_machine "same"',
+    ),
+    (
+        ["parallel.schedule=ep_overlap", "hardware.mixed_nodes=true"],
+        'hardware.mixed_nodes = true has no effect with parallel.schedule = "ep_overlap", whose '
+        "workers have attention and experts; use false",
+    ),
+    (
+        ["hardware.slow_factor=2"],
+        "hardware.slow_factor = 2.0 has no effect without a hardware.slow_worker; name one, or use "
+        "1.5",
+    ),
+    (
+        ["hardware.slow_worker=F1.0"],
+        'hardware.slow_worker = "F1.0" is no worker; groups are A0, F0, and a worker is written '
+        "A0.0",
+    ),
+    (
+        ["parallel.schedule=ep_1f1b", "hardware.slow_worker=C0.2"],
+        'hardware.slow_worker = "C0.2" is no worker; the ranks of C0 are 0 to 1',
+    ),
 ]
 
 LEGAL = [
@@ -247,6 +304,8 @@ def rules_broken_by(sets: list[str]) -> set[str]:
 
 def test_every_rule_is_refused_by_a_case_above() -> None:
     broken = [rules_broken_by(sets) for sets, _ in REFUSED]
+    ours = {rule.__name__ for rule in RULES} - {rule.__name__ for rule in MODEL_RULES}
+    assert set().union(*broken) == ours
     theirs = {rule.__name__ for rule in CLUSTER_RULES}  # test_cluster_rules.py
     assert set().union(*broken) == {rule.__name__ for rule in RULES} - theirs
     assert [len(names) for names in broken] == [1] * len(broken)

@@ -74,6 +74,13 @@ def test_text_of_one_section() -> None:
         "# Directories that `disagmoe data prepare` wrote.\n"
         'paths = ["a", "b\\"c"]\n'
         "\n"
+        "# Keep documents that are packed into one sequence apart: no token sees one of another "
+        "document,\n"
+        "# positions start anew with each, and the first token of one is not predicted from the "
+        "last of\n"
+        "# the one before.\n"
+        "document_masks = false\n"
+        "\n"
         "# Share of sequences that each path gives, in any unit; "
         "empty means in proportion to size.\n"
         "weights = []\n"

@@ -38,17 +38,17 @@ def plain(
     outputs = []
     for head in range(config.heads):
         shared = head // (config.heads // config.kv_heads)
-        q = n_SD @ params.q_QD[head * size : (head + 1) * size].T
-        k = n_SD @ params.k_WD[shared * size : (shared + 1) * size].T
-        v = n_SD @ params.v_WD[shared * size : (shared + 1) * size].T
-        if params.q_norm_C is not None and params.k_norm_C is not None:
-            q = rms_norm(q, params.q_norm_C, config.norm_eps)
-            k = rms_norm(k, params.k_norm_C, config.norm_eps)
+        q = n_SD @ params.mixing.q_QD[head * size : (head + 1) * size].T
+        k = n_SD @ params.mixing.k_WD[shared * size : (shared + 1) * size].T
+        v = n_SD @ params.mixing.v_WD[shared * size : (shared + 1) * size].T
+        if params.mixing.q_norm is not None and params.mixing.k_norm is not None:
+            q = rms_norm(q, params.mixing.q_norm, config.norm_eps)
+            k = rms_norm(k, params.mixing.k_norm, config.norm_eps)
         q, k = rope.rotate(q[None, None])[0, 0], rope.rotate(k[None, None])[0, 0]
         mask = torch.ones(length, length).tril().bool()
         scores = (q @ k.T / size**0.5).masked_fill(~mask, float("-inf"))
         outputs.append(scores.softmax(-1) @ v)
-    return torch.cat(outputs, dim=-1) @ params.o_DQ.T
+    return torch.cat(outputs, dim=-1) @ params.mixing.o_DQ.T
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
@@ -74,7 +74,7 @@ def test_later_tokens_and_other_sequences_are_not_seen() -> None:
 
 def test_no_sequences_give_an_empty_result_and_zero_gradients() -> None:
     config, params, rope = setup("qwen3_moe", 2)
-    weight = params.q_QD.requires_grad_()
+    weight = params.mixing.q_QD.requires_grad_()
     out = attention(params, torch.zeros(0, 5, 12, dtype=torch.float64), config, rope)
     assert out.shape == (0, 5, 12)
     (grad,) = torch.autograd.grad(out, weight, torch.zeros_like(out))

@@ -10,7 +10,7 @@ from disagmoe.model.norm import rms_norm
 from disagmoe.model.params import AttentionParams, HeadParams
 from disagmoe.model.partition import model_tensors
 from disagmoe.model.rope import Rope
-from disagmoe.model.router import route
+from disagmoe.model.router import Rule, route
 
 CONFIG = ModelConfig(
     family="qwen3_moe",
@@ -38,7 +38,7 @@ def test_attention_half_is_norm_attention_residual_norm_router() -> None:
     out = attention_half(params, h, CONFIG, ROPE, layer=0)
     x = h + attention(params, rms_norm(h, params.attn_norm_D, 1e-6), CONFIG, ROPE)
     n = rms_norm(x, params.moe_norm_D, 1e-6).flatten(0, 1)
-    routing = route(params.router_ED, n, top_k=2, renormalise=False)
+    routing = route(params.router, n, Rule(top_k=2, renormalise=False))
     assert torch.equal(out.x_TD, x.flatten(0, 1))
     assert torch.equal(out.n_TD, n)
     assert torch.equal(out.routing.expert_TK, routing.expert_TK)

@@ -142,7 +142,7 @@ class HandRuntime:
         ).requires_grad_()
         row_P = join_rows([d.row_P for d in mine], self.row_counts(plans, rank))
         expert_P = torch.cat([d.expert_P for d in mine])
-        params = ExpertParams.read(self.experts[rank], layer)
+        params = ExpertParams.read(self.experts[rank], CONFIG, layer)
         return ExpertCall(rows, gates, experts_forward(params, rows, row_P, expert_P, gates))
 
     def backward_layer(

@@ -11,7 +11,8 @@ from disagmoe.model.losses import (
     sequence_balance_loss,
     z_loss,
 )
-from disagmoe.model.router import Routing, route
+from disagmoe.model.params import RouterParams
+from disagmoe.model.router import Routing, Rule, route
 
 SKEWED = torch.tensor(
     [[3.0, 2.0, 0.0, -1.0], [3.0, 2.0, 0.0, 0.0], [3.0, 1.0, 0.0, -1.0], [2.0, 1.5, 0.0, 0.0]]
@@ -33,7 +34,7 @@ def totals(
 
 def routed(logits_TE: torch.Tensor, top_k: int = 2) -> Routing:
     identity = torch.eye(logits_TE.shape[1], dtype=logits_TE.dtype)
-    return route(identity, logits_TE, top_k=top_k, renormalise=True)
+    return route(RouterParams(identity), logits_TE, Rule(top_k=top_k, renormalise=True))
 
 
 def micro_batch_loss(routing: Routing, micro_batches: int = 1) -> torch.Tensor:

@@ -1,13 +1,16 @@
 import pytest
 import torch
 
-from disagmoe.model.router import draw_experts, route
+from disagmoe.model.params import RouterParams
+from disagmoe.model.router import Rule, draw_experts, least_margin, route
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+TWO = Rule(top_k=2, renormalise=True)
 
 
 def route_logits(logits: torch.Tensor, top_k: int, *, renormalise: bool = True):  # type: ignore[no-untyped-def]
-    return route(torch.eye(logits.shape[1]), logits, top_k=top_k, renormalise=renormalise)
+    rule = Rule(top_k=top_k, renormalise=renormalise)
+    return route(RouterParams(torch.eye(logits.shape[1])), logits, rule)
 
 
 @pytest.mark.parametrize(
@@ -30,8 +33,8 @@ def test_bf16_input_is_routed_in_fp32() -> None:
     generator = torch.Generator().manual_seed(0)
     n = torch.randn(500, 64, generator=generator).bfloat16()
     weight = torch.randn(256, 64, generator=generator).bfloat16()
-    routing = route(weight, n, top_k=8, renormalise=True)
-    exact = route(weight.double(), n.double(), top_k=8, renormalise=True)
+    routing = route(RouterParams(weight), n, Rule(top_k=8, renormalise=True))
+    exact = route(RouterParams(weight.double()), n.double(), Rule(top_k=8, renormalise=True))
     assert (routing.gate_TK.dtype, routing.logits_TE.dtype) == (torch.float32, torch.float32)
     same = (routing.expert_TK.sort().values == exact.expert_TK.sort().values).all(dim=1)
     assert same.double().mean() > 0.999
@@ -39,7 +42,7 @@ def test_bf16_input_is_routed_in_fp32() -> None:
 
 def test_fp64_stays_fp64() -> None:
     n = torch.randn(3, 4, dtype=torch.float64)
-    routing = route(torch.eye(4, dtype=torch.float64), n, top_k=2, renormalise=True)
+    routing = route(RouterParams(torch.eye(4, dtype=torch.float64)), n, TWO)
     assert routing.gate_TK.dtype == routing.probs_TE.dtype == torch.float64
 
 
@@ -55,13 +58,13 @@ def test_gates_pass_gradients_to_weight_and_input() -> None:
     weight = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     n = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(
-        lambda w, x: route(w, x, top_k=2, renormalise=True).gate_TK, (weight, n)
+        lambda w, x: route(RouterParams(w), x, TWO).gate_TK, (weight, n)
     )
 
 
 def test_detach_keeps_values_and_drops_the_graph() -> None:
     weight = torch.randn(4, 3, requires_grad=True)
-    routing = route(weight, torch.randn(2, 3), top_k=2, renormalise=True)
+    routing = route(RouterParams(weight), torch.randn(2, 3), TWO)
     detached = routing.detach()
     assert routing.gate_TK.requires_grad
     for name in ("expert_TK", "gate_TK", "probs_TE", "logits_TE"):
@@ -71,7 +74,9 @@ def test_detach_keeps_values_and_drops_the_graph() -> None:
 
 def test_given_experts_keep_the_weights_that_the_router_has_for_them() -> None:
     given = torch.tensor([[3, 1]])
-    routing = route(torch.eye(4), LOGITS, top_k=2, renormalise=False, expert_TK=given)
+    routing = route(
+        RouterParams(torch.eye(4)), LOGITS, Rule(top_k=2, renormalise=False), expert_TK=given
+    )
     free = route_logits(LOGITS, 4, renormalise=False)
     assert torch.equal(routing.expert_TK, given)
     assert torch.equal(routing.gate_TK, free.gate_TK[:, [3, 1]])
@@ -86,3 +91,59 @@ def test_drawn_experts_are_distinct_equally_frequent_and_differ_by_layer() -> No
     other = draw_experts(4000, 8, 3, layer=2, device=torch.device("cpu"))
     assert torch.equal(drawn, same)
     assert not torch.equal(drawn, other)
+
+
+SIGMOID = Rule(top_k=2, renormalise=True, scores="sigmoid")
+
+
+def test_gates_come_from_scores_without_the_balancing_bias() -> None:
+    """Case R4: scores of which the bias changes the choice and must not change the weights."""
+    scores = torch.tensor([[0.90, 0.60, 0.88, 0.10]])
+    logits = torch.logit(scores)
+    balance = torch.tensor([0.0, 0.28, -0.05, 0.0])
+    routing = route(RouterParams(torch.eye(4), balance_E=balance), logits, SIGMOID)
+    # by score + bias: 0.90, 0.88, 0.83
+    assert routing.expert_TK.tolist() == [[0, 1]]
+    torch.testing.assert_close(routing.gate_TK, torch.tensor([[0.6, 0.4]]))
+    free = route(RouterParams(torch.eye(4)), logits, SIGMOID)
+    assert free.expert_TK.tolist() == [[0, 2]]
+
+
+def test_a_scaling_factor_comes_last() -> None:
+    rule = Rule(top_k=2, renormalise=True, scores="sigmoid", scaling=2.5)
+    gates = route(RouterParams(torch.eye(4)), LOGITS, rule).gate_TK
+    torch.testing.assert_close(gates.sum(), torch.tensor(2.5))
+
+
+@pytest.mark.parametrize(
+    ("group_score", "chosen", "margin"),
+    # best of the groups: .9, .8, .7; sums of their two best: 1.0, 1.5, 1.3
+    [("best", [0, 2], 0.1), ("best two", [2, 3], 0.0)],
+)
+def test_groups_limit_the_choice(group_score: str, chosen: list[int], margin: float) -> None:
+    scores = torch.tensor([[0.9, 0.1, 0.8, 0.7, 0.7, 0.6]])
+    rule = Rule(
+        top_k=2,
+        renormalise=False,
+        scores="sigmoid",
+        groups=3,
+        top_groups=2,
+        group_score=group_score,  # type: ignore[arg-type]
+    )
+    params = RouterParams(torch.eye(6))
+    logits = torch.logit(scores)
+    routing = route(params, logits, rule)
+    assert routing.expert_TK.tolist() == [chosen]
+    assert least_margin(params, logits, rule) == pytest.approx(margin, abs=1e-6)
+
+
+def test_a_bias_of_the_router_is_in_its_logits() -> None:
+    bias = torch.tensor([0.0, 0.0, 5.0, 0.0])
+    routing = route(RouterParams(torch.eye(4), bias_E=bias), LOGITS, TWO)
+    assert torch.equal(routing.logits_TE, LOGITS + bias)
+    assert routing.expert_TK.tolist() == [[2, 0]]
+
+
+def test_sigmoid_scores_are_shares_for_the_balance_loss() -> None:
+    routing = route(RouterParams(torch.eye(4)), LOGITS, SIGMOID)
+    torch.testing.assert_close(routing.probs_TE.sum(), torch.tensor(1.0))

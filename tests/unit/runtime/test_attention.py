@@ -13,8 +13,9 @@ from disagmoe.model.block import attention_half
 from disagmoe.model.losses import StepTotals
 from disagmoe.model.params import AttentionParams
 from disagmoe.model.rope import Rope
-from disagmoe.runtime.attention import AttentionSide, Part, Residual, Saved
+from disagmoe.runtime.attention import AttentionSide, Hidden, Residual, Saved
 from disagmoe.runtime.context import Context
+from disagmoe.runtime.halves import Part
 from disagmoe.runtime.parameters import Parameters, local_tensors, used_twice
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.wire import Outgoing
@@ -54,7 +55,7 @@ class Alone:
 def test_embedding_is_a_lookup() -> None:
     alone = Alone(tiny())
     alone.compute(Op.EMBED)
-    hidden_TD = alone.slot(SlotKind.HIDDEN, torch.Tensor)
+    hidden_TD = alone.slot(SlotKind.HIDDEN, Hidden).h_TD
     table_VD = alone.parameters.values[names.EMBED]
     assert torch.equal(hidden_TD, table_VD[alone.batch.tokens_BS.flatten()])
     assert not hidden_TD.requires_grad
@@ -68,7 +69,7 @@ def test_rows_gates_and_ids_are_those_of_the_routing(dedupe: str, sets: dict[str
     alone.compute(Op.EMBED)
     alone.compute(Op.ATTN_FWD, 0)
     params = AttentionParams.read(alone.parameters.values, config.model, 0)
-    h_BSD = alone.slot(SlotKind.HIDDEN, torch.Tensor).view(4, 5, 8)
+    h_BSD = alone.slot(SlotKind.HIDDEN, Hidden).h_TD.view(4, 5, 8)
     rope = Rope.of(config.model, 5, torch.float64, torch.device("cpu"))
     out = attention_half(params, h_BSD, config.model, rope, layer=0)
     carried_TD = out.x_TD if sets else out.n_TD  # a fused residual carries x itself
@@ -106,15 +107,15 @@ def test_only_training_saves_for_a_backward(training: bool) -> None:
     if training:
         saved = alone.slot(SlotKind.SAVED, Saved)
         assert saved.h_TD.is_leaf
-        assert saved.out.x_TD.requires_grad
-        assert torch.equal(saved.out.x_TD, residual.x_TD)
+        assert saved.computed.out.x_TD.requires_grad
+        assert torch.equal(saved.computed.out.x_TD, residual.x_TD)
 
 
 def test_what_is_counted_in_a_forward_pass() -> None:
     alone = Alone(tiny(train__loss__aux_coef=0.0, train__loss__z_coef=0.0))
     alone.compute(Op.EMBED)
     alone.compute(Op.ATTN_FWD, 0)
-    routing = alone.slot(SlotKind.SAVED, Saved).out.routing
+    routing = alone.slot(SlotKind.SAVED, Saved).computed.out.routing
     counters = alone.side.counters
     assert counters.choices_LE.tolist() == [
         torch.bincount(routing.expert_TK.flatten(), minlength=4).tolist(),
@@ -124,7 +125,7 @@ def test_what_is_counted_in_a_forward_pass() -> None:
     assert counters.z_LM[0, 0].item() == pytest.approx(z, rel=1e-12)
     assert counters.balance_LM[0, 0] > 0
     # without weight they are counted, and hold no graph
-    assert alone.slot(SlotKind.SAVED, Saved).terms is None
+    assert alone.slot(SlotKind.SAVED, Saved).computed.terms is None
 
 
 @pytest.mark.parametrize(
@@ -167,10 +168,10 @@ def test_announced_counts_give_the_sizes_of_outputs() -> None:
 
 def test_the_table_of_rotations_is_kept_for_one_length() -> None:
     alone = Alone(tiny())
-    first = alone.side._rope(5)
-    assert alone.side._rope(5) is first
-    alone.side._rope(7)
-    assert alone.side._rope(5) is not first
+    first = alone.side._halves._rope(5)
+    assert alone.side._halves._rope(5) is first
+    alone.side._halves._rope(7)
+    assert alone.side._halves._rope(5) is not first
 
 
 def test_ops_of_experts_are_not_for_attention() -> None:

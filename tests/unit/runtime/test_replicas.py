@@ -42,16 +42,6 @@ def test_pieces_of_all_replicas_cover_every_element_once() -> None:
         assert len({piece.key for piece in pieces}) == len(pieces)
 
 
-def test_a_piece_decays_as_its_whole_tensor_does() -> None:
-    """A piece is flat, so its own number of dimensions says nothing."""
-    held = Replicas(segment(), "A0.0", ["A0.0"])
-    assert {p.name: p.decays for p in held.pieces} == {
-        "w.weight": True,
-        "norm.weight": False,
-        "v.weight": True,
-    }
-
-
 @pytest.mark.parametrize("members", [1, 2, 3, 13])
 def test_sum_and_gather_are_those_of_whole_tensors(members: int) -> None:
     def reduce(held: Replicas) -> dict[str, torch.Tensor]:

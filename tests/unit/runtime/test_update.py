@@ -64,7 +64,7 @@ def test_norms_of_shards_add_up_by_segment() -> None:
     grads: dict[str, torch.Tensor] = {}
     for recording in recorded.values():
         grads |= recording.grads
-    sizes = {"experts": 0.0, "shared": 0.0, "attention": 0.0}
+    sizes = dict.fromkeys(map(str, SegmentKind), 0.0)
     for name, grad in grads.items():
         kind = "experts" if ".experts." in name else "shared" if "moe_norm" in name else "attention"
         sizes[kind] += grad.double().square().sum().item()

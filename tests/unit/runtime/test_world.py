@@ -24,7 +24,7 @@ def total(*shares: Share) -> World:
 
 
 def test_every_worker_adds_its_share() -> None:
-    attention, shared, experts = SegmentKind
+    attention, shared, _, experts = SegmentKind
     world = total(
         Share(
             counters=counters(1.5, 9),

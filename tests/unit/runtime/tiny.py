@@ -15,7 +15,7 @@ from disagmoe.model.init import initial_store
 from disagmoe.model.partition import model_tensors
 from disagmoe.model.transformer import MicroBatch, StepResult, reference_step
 from disagmoe.runtime.context import Context
-from disagmoe.runtime.invariance.reference import cut_batch
+from disagmoe.runtime.invariance.reference import cut_batch, initial_balances
 from disagmoe.runtime.recording import Recording
 from disagmoe.runtime.report import StepReport
 from disagmoe.runtime.threads import ThreadedRun
@@ -95,8 +95,13 @@ def reference(
     config: RunConfig, batch: Batch, store: Mapping[str, torch.Tensor] | None = None
 ) -> StepResult:
     """One process without transport; `store` other than the initial weights."""
-    cut = [MicroBatch(part.tokens_BS, part.targets_BS) for part in cut_batch(batch, config)]
-    return reference_step(store or initial_values(config), config.model, cut, config.train.loss)
+    cut = [
+        MicroBatch(part.tokens_BS, part.targets_BS, part.documents)
+        for part in cut_batch(batch, config)
+    ]
+    balances = initial_balances(config, DTYPES[config.train.precision])
+    store = {**balances, **(store or initial_values(config))}
+    return reference_step(store, config.model, cut, config.train.loss)
 
 
 @contextmanager

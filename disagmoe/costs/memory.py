@@ -1,0 +1,123 @@
+"""What a worker keeps in memory at the fullest moment of a step."""
+
+from dataclasses import asdict, dataclass
+
+from disagmoe.config.model import ModelConfig
+from disagmoe.costs import parameters
+from disagmoe.costs.holdings import holdings
+from disagmoe.costs.kernels import Machine
+from disagmoe.costs.scenario import Scenario
+from disagmoe.costs.slots import Load, SlotSizes
+from disagmoe.schedule.ir import GroupProgram, SlotKind
+from disagmoe.schedule.layout import Group, Side, Worker
+from disagmoe.schedule.passes.lifetime import peak_size
+
+_FP32 = 4
+_CUDA_BYTES = 2 * 10**9
+"""Context, libraries' workspaces and communicators of a GPU; a usual size, from memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """Bytes of one worker."""
+
+    weights: float
+    gradients: float
+    """Their sums, in fp32."""
+    optimizer: float
+    """Both moments of this worker's shards, and master weights where weights have 16 bits."""
+    slots: float
+    """Activations, gradients and messages that are alive at once, with the expected routing."""
+    workspace: float
+    """Temporaries of the op that has most of them, other than the head."""
+    head: float
+    """By how much those of the head exceed that: logits and their gradients."""
+    headroom: float
+    """What more it takes where, in one layer of one micro-batch, all tokens come to this worker."""
+    system: float
+    """What the device and its libraries take."""
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return float(sum(asdict(self).values()))
+
+
+def memory_use(scenario: Scenario, worker: Worker, program: GroupProgram) -> MemoryUse:
+    """Return what `worker` keeps while it runs `program`."""
+    held = holdings(scenario, worker)
+    machine = machine_of(scenario, worker.group)
+    element, exact = machine.element_bytes, max(_FP32, machine.element_bytes)
+    states = 2 if element == exact else 3
+    sizes = SlotSizes(scenario, worker)
+    workspace = max(
+        0.0, *(_workspace(scenario, worker, role, sizes) for role in _roles(scenario, worker))
+    )
+    return MemoryUse(
+        weights=sum(one.parameters for one in held) * element,
+        gradients=sum(one.parameters for one in held) * exact,
+        optimizer=sum(one.shard for one in held) * exact * states,
+        slots=peak_size(program.program.instructions, worker.group, program.spec, sizes),
+        workspace=workspace,
+        head=max(0.0, _head(scenario, worker) - workspace),
+        headroom=_headroom(scenario, worker, sizes),
+        system=0.0 if machine.hardware.name == "cpu" else _CUDA_BYTES,
+    )
+
+
+def machine_of(scenario: Scenario, group: Group) -> Machine:
+    """The machine of the workers of `group`."""
+    return scenario.experts if group.side is Side.EXPERT else scenario.attention
+
+
+def _roles(scenario: Scenario, worker: Worker) -> tuple[Group, ...]:
+    return scenario.layout.roles_of(worker.group)
+
+
+def _workspace(scenario: Scenario, worker: Worker, role: Group, sizes: SlotSizes) -> float:
+    """Temporaries of a layer's backward in `role`."""
+    if role.side is Side.EXPERT:
+        return _expert_workspace(scenario, worker, sizes.load(0))
+    model, element = scenario.model, scenario.attention.element_bytes
+    tokens = scenario.tokens[worker.rank]
+    return tokens * _attention_workspace(model, element) + element * (
+        parameters.attention_side_parameters(model)
+    )
+
+
+def _attention_workspace(model: ModelConfig, element: int) -> float:
+    """Bytes per token: gradients of the residual stream in fp32 and as computed in, those of
+    queries, keys, values and output, and one norm's products in fp32."""
+    mixed = model.heads * (model.qk_head_dim + model.head_dim)
+    return model.hidden * (3 * _FP32 + 2 * element) + 2 * mixed * element
+
+
+def _expert_workspace(scenario: Scenario, worker: Worker, load: Load) -> float:
+    """Gradients of a layer's outputs (once more in fp32), products and inputs by pair, and those of
+    the weights, which come as whole stacks."""
+    model, element = scenario.model, scenario.experts.element_bytes
+    pair = model.hidden * (_FP32 + 2 * element) + 3 * model.expert_width * element
+    stacks = scenario.expert_parts[worker.rank] * parameters.expert_parameters(model)
+    return load.pairs * pair + stacks * element
+
+
+def _head(scenario: Scenario, worker: Worker) -> float:
+    """Logarithms of the logits, their gradient and one copy, in fp32, and the head's gradient as it
+    is computed."""
+    if scenario.layout.head not in _roles(scenario, worker):
+        return 0.0
+    model, element = scenario.model, scenario.attention.element_bytes
+    logits = scenario.tokens[worker.rank] * model.vocab_size * 3 * max(_FP32, element)
+    return logits + parameters.matrix_of_vocabulary(model) * element
+
+
+def _headroom(scenario: Scenario, worker: Worker, sizes: SlotSizes) -> float:
+    """What all tokens take above the expected ones, from their rows to the backward of their
+    layer."""
+    if all(role.side is not Side.EXPERT for role in _roles(scenario, worker)):
+        return 0.0
+    kinds = (SlotKind.ROWS, SlotKind.OUTPUTS, SlotKind.SAVED)
+    usual, worst = sizes.load(0), sizes.worst
+    return sum(
+        sizes.expert_bytes(kind, worst) - sizes.expert_bytes(kind, usual) for kind in kinds
+    ) + (_expert_workspace(scenario, worker, worst) - _expert_workspace(scenario, worker, usual))

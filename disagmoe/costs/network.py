@@ -1,0 +1,215 @@
+"""How long transfers keep each worker's ways busy.
+
+Workers reach other hosts by network card and each other on one host by NVLink. Which way a row goes
+follows from how hosts are filled and from `parallel.dedupe`:
+
+- `none`, `rank`: straight to its expert worker;
+- `node`: by network card once to every host where its token has an expert, to the worker of the
+  sender's number there, and on by NVLink; sums come back the same way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from disagmoe.costs.kernels import Machine
+from disagmoe.costs.routing import Loads, loads, popularity
+from disagmoe.costs.scenario import Scenario
+from disagmoe.costs.wire import payload_bytes
+from disagmoe.schedule.costs import Leg, Link, Way
+from disagmoe.schedule.ir import SlotKind
+
+_TO_EXPERTS = frozenset({SlotKind.ROWS, SlotKind.DOUTPUTS})
+_OF_DISPATCH = frozenset({SlotKind.ROWS, SlotKind.DROWS})
+_RESIDUALS = frozenset({SlotKind.RESIDUAL, SlotKind.DRESIDUAL})
+
+Seconds = tuple[float, ...]
+"""By worker of a group, in rank order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """A payload between two groups: how long each worker's ways are busy with it."""
+
+    near_source: Seconds
+    """NVLink of each sender."""
+    out: Seconds
+    """Network cards of each sender."""
+    into: Seconds
+    """Network cards of each receiver."""
+    near_target: Seconds
+    """NVLink of each receiver."""
+    parts: Seconds
+    """Share of each sender in what every receiver gets; they add up to 1."""
+    latency_s: float
+    twins: bool = False
+    """Whether each sender has one receiver instead, the one of its rank."""
+
+    @property
+    def link(self) -> Link:
+        """The transfer at the pace of its slowest workers; ways without traffic are left out."""
+        times = (
+            (Way.NEAR_SOURCE, max(self.near_source)),
+            (Way.OUT, max(self.out)),
+            (Way.IN, max(self.into)),
+            (Way.NEAR_TARGET, max(self.near_target)),
+        )
+        return Link(tuple(Leg(way, time) for way, time in times if time), self.latency_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Where the rows of a layer go."""
+
+    workers: Loads
+    """What a token means for each expert worker."""
+    copies: tuple[float, ...]
+    """Rows of a token that each expert worker gets."""
+    hosts: float
+    """Hosts of expert workers that a token reaches."""
+
+
+def routes(scenario: Scenario, layer: int) -> Routes:
+    """Return the routes of `layer` of the ring."""
+    model, skew = scenario.model, scenario.hardware.expert_skew
+    chances = popularity(model, skew, layer) if skew else None
+    parts = scenario.expert_parts
+    workers = loads(model, parts, chances)
+    size = _expert_workers_per_host(scenario)
+    hosts = [sum(parts[at : at + size]) for at in range(0, len(parts), size)]
+    copies = workers.choices if scenario.parallel.dedupe == "none" else workers.rows
+    return Routes(workers, copies, sum(loads(model, hosts, chances).rows))
+
+
+def transfer(scenario: Scenario, kind: SlotKind, route: Routes) -> Transfer:
+    """Return how long `kind` takes on its way."""
+    if kind in _RESIDUALS:
+        return _residual(scenario, kind)
+    tokens, size = scenario.tokens, payload_bytes(scenario, kind)
+    per_worker = [
+        copies * size.row + choices * size.choice
+        for copies, choices in zip(route.copies, route.workers.choices, strict=True)
+    ]
+    attention = [count * sum(per_worker) for count in tokens]
+    experts = [sum(tokens) * nbytes for nbytes in per_worker]
+    ways = _ways(scenario, kind, route)
+    # inside a colocated group senders and receivers have the same NVLinks, whose directions are
+    # independent
+    both_ends = 0.0 if scenario.layout.colocated else 1.0
+    network = _network(scenario.attention, scenario, attention, ways.network, of_experts=False)
+    network_of_experts = _network(
+        scenario.experts, scenario, experts, ways.network, of_experts=True
+    )
+    latency_s = max(
+        machine.calibration.latency_s for machine in (scenario.attention, scenario.experts)
+    )
+    if kind in _TO_EXPERTS:
+        near = both_ends * ways.near + ways.passed_on
+        return Transfer(
+            near_source=_nvlink(scenario.attention, attention, ways.near),
+            out=network,
+            into=network_of_experts,
+            near_target=_nvlink(scenario.experts, experts, near),
+            parts=_shares(attention),
+            latency_s=latency_s,
+        )
+    return Transfer(
+        near_source=_nvlink(scenario.experts, experts, ways.near + ways.passed_on),
+        out=network_of_experts,
+        into=network,
+        near_target=_nvlink(scenario.attention, attention, both_ends * ways.near),
+        parts=_shares(experts),
+        latency_s=latency_s,
+    )
+
+
+def _residual(scenario: Scenario, kind: SlotKind) -> Transfer:
+    row = payload_bytes(scenario, kind).row
+    nbytes = [count * row for count in scenario.tokens]
+    none = (0.0,) * len(nbytes)
+    time = _network(scenario.attention, scenario, nbytes, 1.0, of_experts=False)
+    return Transfer(
+        near_source=none,
+        out=time,
+        into=time,
+        near_target=none,
+        parts=(1.0,) * len(nbytes),
+        latency_s=scenario.attention.calibration.latency_s,
+        twins=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """Shares of a payload's bytes, counted by copies at expert workers, on each way."""
+
+    network: float
+    near: float
+    passed_on: float
+    """By NVLink on the host of the expert workers, after or before the network."""
+
+
+def _ways(scenario: Scenario, kind: SlotKind, route: Routes) -> _Ways:
+    apart, near = _distances(scenario, kind)
+    if scenario.parallel.dedupe != "node":
+        return _Ways(apart, near, 0.0)
+    per_host = min(_expert_workers_per_host(scenario), scenario.layout.expert_workers)
+    reached = route.hosts / sum(route.copies)
+    return _Ways(apart * reached, near, apart * (1 - 1 / per_host))
+
+
+def _distances(scenario: Scenario, kind: SlotKind) -> tuple[float, float]:
+    """Return the shares of copies whose two workers are on different hosts, and on one host; the
+    rest stays on its worker. Workers are taken to fill their hosts."""
+    layout, per_host = scenario.layout, scenario.hardware.workers_per_node
+    # outputs and their gradients go to and come from the next group, on hosts of its own
+    one_pair = layout.groups == 1 or kind in _OF_DISPATCH
+    if one_pair and layout.colocated:
+        workers = layout.expert_workers
+        neighbours = min(per_host, workers)
+        return (workers - neighbours) / workers, (neighbours - 1) / workers
+    if one_pair and scenario.hardware.mixed_nodes:
+        hosts = _mixed_hosts(scenario)
+        return (hosts - 1) / hosts, 1 / hosts
+    return 1.0, 0.0
+
+
+def _mixed_hosts(scenario: Scenario) -> int:
+    layout = scenario.layout
+    workers = layout.attention_workers + layout.expert_workers
+    return -(-workers // scenario.hardware.workers_per_node)
+
+
+def _expert_workers_per_host(scenario: Scenario) -> int:
+    if scenario.hardware.mixed_nodes:
+        return -(-scenario.layout.expert_workers // _mixed_hosts(scenario))
+    return scenario.hardware.workers_per_node
+
+
+def network_bytes_per_s(machine: Machine, scenario: Scenario, *, of_experts: bool) -> float:
+    """Achieved rate of a worker's network cards together, each way."""
+    asked = scenario.hardware
+    cards = asked.expert_nics if of_experts else asked.attention_nics
+    rate = machine.hardware.nic_bytes_per_s * machine.calibration.nic_share
+    return rate * cards * asked.nic_speed
+
+
+def nvlink_bytes_per_s(machine: Machine) -> float:
+    """Achieved rate of a worker's NVLink, each way."""
+    return machine.hardware.nvlink_bytes_per_s * machine.calibration.nvlink_share
+
+
+def _network(
+    machine: Machine, scenario: Scenario, nbytes: Sequence[float], share: float, *, of_experts: bool
+) -> Seconds:
+    rate = network_bytes_per_s(machine, scenario, of_experts=of_experts)
+    return tuple(count * share / rate for count in nbytes)
+
+
+def _nvlink(machine: Machine, nbytes: Sequence[float], share: float) -> Seconds:
+    rate = nvlink_bytes_per_s(machine)
+    return tuple(count * share / rate for count in nbytes)
+
+
+def _shares(nbytes: Sequence[float]) -> Seconds:
+    whole = sum(nbytes)
+    return tuple(count / whole for count in nbytes)

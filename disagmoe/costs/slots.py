@@ -1,0 +1,163 @@
+"""Bytes of each slot of a worker, as the runtime fills them (`disagmoe/runtime`; a test compares).
+
+Families that no run can execute yet are estimated in the same style: one kernel after the other,
+what autograd keeps of each, nothing recomputed.
+
+Letters: h hidden, q, k, v widths of queries, keys and values over all heads, i inner width,
+E experts.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from disagmoe.config.model import ModelConfig
+from disagmoe.costs.network import Routes, routes
+from disagmoe.costs.parameters import normalises_qk
+from disagmoe.costs.scenario import Scenario
+from disagmoe.costs.wire import payload_bytes
+from disagmoe.schedule.ir import Slot, SlotKind
+from disagmoe.schedule.layout import Side, Worker
+
+_FP32, _INDEX = 4, 8
+_PAYLOADS = frozenset({SlotKind.ROWS, SlotKind.OUTPUTS, SlotKind.DOUTPUTS, SlotKind.DROWS})
+
+
+def attention_saved_bytes(model: ModelConfig, element: int) -> float:
+    """Bytes per token that the backward of a layer's attention side needs, without the plans of
+    what was sent.
+
+    Of a norm: its input widened to fp32 (where that is a copy), the normalised value and the
+    result. Of the rest: the input, the projections' results where something non-linear follows,
+    queries, keys, values and output of attention, the residual stream, and router values in fp32.
+    """
+    h, experts = model.hidden, model.experts
+    norm = _norm_bytes(element)
+    stream = 2 * element + 2 * (norm + element)  # both norms with their inputs' and outputs' copies
+    widened = _FP32 if element < _FP32 else 0  # the router's input
+    router = 2 * _FP32 * experts + model.top_k * (_INDEX + 3 * _FP32)
+    shared = _swiglu_bytes(model.shared_width, element)
+    return h * (stream + widened) + _mixing_bytes(model, element) + router + shared
+
+
+def _mixing_bytes(model: ModelConfig, element: int) -> float:
+    """What attention itself keeps per token: rotated queries and keys, values and outputs, one
+    logarithm per head; before that what norms of queries and keys, or of their compressed form,
+    keep."""
+    heads, output = model.heads, model.heads * model.head_dim
+    queries = heads * model.qk_head_dim
+    norm = _norm_bytes(element)
+    if model.kv_lora_rank:
+        keys, values = queries, output
+        compressed = model.q_lora_rank + model.kv_lora_rank
+        normed = compressed * (2 * element + norm)
+    else:
+        keys = values = model.kv_heads * model.head_dim
+        normed = (queries + keys) * (norm + _own_input(element)) if normalises_qk(model) else 0
+    return (queries + keys + values + output) * element + heads * _FP32 + normed
+
+
+def _norm_bytes(element: int) -> int:
+    """Of one element of a norm: its fp32 copy, and the normalised value before the weight."""
+    return (_FP32 if element < _FP32 else 0) + element
+
+
+def _own_input(element: int) -> int:
+    """The input of a norm that nobody else keeps, where it is not copied to fp32."""
+    return 0 if element < _FP32 else element
+
+
+def _swiglu_bytes(width: int, element: int) -> int:
+    """Gate, up and their product."""
+    return 3 * width * element
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What comes to an expert worker in one layer of one micro-batch."""
+
+    rows: float
+    pairs: float
+
+
+def expert_saved_bytes(model: ModelConfig, element: int, load: Load, *, fused: bool) -> float:
+    """Bytes that the backward of a layer's experts needs: per pair input, gate and up, their
+    product, output, gate weight and places; with a fused residual per row what its norm keeps."""
+    pair = (2 * model.hidden + 3 * model.expert_width) * element + _FP32 + 3 * _INDEX
+    row: float = _INDEX
+    if fused:
+        row += model.hidden * (2 * element + _norm_bytes(element)) + 1
+    return load.pairs * pair + load.rows * row
+
+
+class SlotSizes:
+    """Bytes by slot on one worker, with the expected routing."""
+
+    def __init__(self, scenario: Scenario, worker: Worker) -> None:
+        self._scenario = scenario
+        self._rank = worker.rank
+        self._routes: dict[int, Routes] = {}
+
+    def __call__(self, slot: Slot) -> float:
+        """Bytes of `slot`."""
+        if slot.side is Side.EXPERT:
+            return self.expert_bytes(slot.kind, self.load(slot.layer))
+        return self._attention_bytes(slot.kind, slot.layer)
+
+    def load(self, layer: int) -> Load:
+        """What comes to this worker's experts of `layer`."""
+        route, tokens = self._route(layer), sum(self._scenario.tokens)
+        return Load(tokens * route.copies[self._rank], tokens * route.workers.choices[self._rank])
+
+    @cached_property
+    def worst(self) -> Load:
+        """All tokens of a micro-batch come to this worker's experts, with as many choices as it has
+        experts for."""
+        scenario = self._scenario
+        tokens = sum(scenario.tokens)
+        choices = min(scenario.model.top_k, scenario.expert_parts[self._rank])
+        copies = choices if scenario.parallel.dedupe == "none" else 1
+        return Load(tokens * copies, tokens * choices)
+
+    def expert_bytes(self, kind: SlotKind, load: Load) -> float:
+        """Bytes of a slot of the expert role under `load`."""
+        scenario = self._scenario
+        model, element = scenario.model, scenario.experts.element_bytes
+        if kind in _PAYLOADS:
+            size = payload_bytes(scenario, kind)
+            return load.rows * size.row + load.pairs * size.choice
+        if kind is SlotKind.SAVED:
+            fused = scenario.layout.fused_residual
+            return expert_saved_bytes(model, element, load, fused=fused)
+        if kind is SlotKind.DSAVED:  # gradients of both products; their inputs are in `saved`
+            return load.pairs * (model.hidden + 2 * model.expert_width) * element
+        raise AssertionError(f"{kind} is no slot of experts")
+
+    def _attention_bytes(self, kind: SlotKind, layer: int) -> float:
+        scenario = self._scenario
+        model, tokens = scenario.model, scenario.tokens[self._rank]
+        stream = tokens * model.hidden * scenario.attention.element_bytes
+        if kind is SlotKind.COUNTS:
+            return model.experts * _INDEX
+        if kind in (SlotKind.HIDDEN, SlotKind.DHIDDEN, SlotKind.DRESIDUAL):
+            return stream
+        route = self._route(layer)
+        rows = tokens * sum(route.copies)
+        if kind is SlotKind.RESIDUAL:
+            return stream + (0 if scenario.layout.groups > 1 else rows * _INDEX)
+        if kind in _PAYLOADS:
+            size = payload_bytes(scenario, kind)
+            return rows * size.row + tokens * model.top_k * size.choice
+        if kind is SlotKind.SAVED:
+            plans = rows * _INDEX + 3 * tokens * model.top_k * _INDEX
+            returned = rows * _INDEX if scenario.layout.groups > 1 else 0
+            per_token = attention_saved_bytes(model, scenario.attention.element_bytes)
+            return tokens * per_token + plans + returned
+        raise AssertionError(f"{kind} is no slot of attention")
+
+    def _route(self, layer: int) -> Routes:
+        """Routes of `layer`; all layers have those of the first where nothing is skewed. A head's
+        inputs are of the last layer, so no slot is of a layer beyond."""
+        key = layer if self._scenario.hardware.expert_skew else 0
+        if key not in self._routes:
+            self._routes[key] = routes(self._scenario, key)
+        return self._routes[key]

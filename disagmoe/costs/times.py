@@ -1,0 +1,245 @@
+"""Seconds of every op, transfer and end of a step, by worker, and as costs of a schedule."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from disagmoe.costs import ops
+from disagmoe.costs.holdings import holdings
+from disagmoe.costs.kernels import Machine
+from disagmoe.costs.network import (
+    Routes,
+    Seconds,
+    Transfer,
+    network_bytes_per_s,
+    nvlink_bytes_per_s,
+    routes,
+    transfer,
+)
+from disagmoe.costs.ops import AttentionWork, ExpertWork
+from disagmoe.costs.scenario import Scenario
+from disagmoe.schedule.costs import Link, OpCosts
+from disagmoe.schedule.ir import EXPERT_OPS, Op, SlotKind
+from disagmoe.schedule.layout import Group, Side, Worker
+
+_ACTIVATIONS = (SlotKind.ROWS, SlotKind.OUTPUTS, SlotKind.DOUTPUTS, SlotKind.DROWS)
+_RESIDUALS = (SlotKind.RESIDUAL, SlotKind.DRESIDUAL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Ops and transfers of one layer, before anything slows them down."""
+
+    ops: dict[Op, Seconds]
+    transfers: dict[SlotKind, Transfer]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTimes:
+    """What a worker does at the end of a step."""
+
+    reduce_s: float
+    """Summing gradients over those who hold the same."""
+    update_s: float
+    gather_s: float
+    """Giving the updated shard to them."""
+
+
+class StepTimes:
+    """Durations of a scenario. Every micro-batch is taken to be a whole one."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self._layers = _layers(scenario)
+        self._edges = _edges(scenario)
+        self._stretch = _stretch(scenario, self._layers)
+
+    def compute_s(self, op: Op, layer: int | None) -> Seconds:
+        """Seconds of an op of `layer` of the ring on each worker of the group that does it."""
+        layout = self.scenario.layout
+        if op is Op.REDUCE_COUNTS:
+            return (0.0,) * layout.attention_workers
+        if layer is None:
+            seconds, group = self._edges[op], layout.head
+            if op in (Op.EMBED, Op.EMBED_BWD):
+                group = layout.embedding
+        else:
+            seconds = self._layers[layer].ops[op]
+            group = (layout.experts if op in EXPERT_OPS else layout.attention)(layer)
+        stretch = self._stretch[group.side]
+        factors = self._factors(layout.host(group), len(seconds))
+        return tuple(time * stretch * factor for time, factor in zip(seconds, factors, strict=True))
+
+    def transfer(self, kind: SlotKind, layer: int) -> Transfer:
+        """How `kind` of `layer` travels."""
+        return self._layers[layer].transfers[kind]
+
+    def end(self, worker: Worker) -> EndTimes:
+        """What `worker` does at the end of a step."""
+        return _end(self.scenario, worker)
+
+    @property
+    def slowest(self) -> "GroupTimes":
+        """Durations of groups, which go at the pace of their slowest workers."""
+        return GroupTimes(self)
+
+    def op_costs(self) -> OpCosts:
+        """Costs for the builders of schedules: means over the layers of the ring."""
+        slowest, layers = self.slowest, range(self.scenario.layout.layers)
+        training = {op for op in Op if op in self._layers[0].ops}
+        costs = {op.value: fmean(slowest.compute(op, layer) for layer in layers) for op in training}
+        costs |= {op.value: slowest.compute(op, None) for op in self._edges}
+        kinds = self._layers[0].transfers
+        costs |= {
+            kind.value: fmean(slowest.link(kind, layer).time for layer in layers) for kind in kinds
+        }
+        return OpCosts.from_seconds(costs)
+
+    def _factors(self, host: Group, workers: int) -> Sequence[float]:
+        hardware = self.scenario.hardware
+        names = (str(Worker(host, rank)) for rank in range(workers))
+        return [hardware.slow_factor if name == hardware.slow_worker else 1.0 for name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTimes:
+    """Durations of groups: `disagmoe.schedule.costs.Times`."""
+
+    by_worker: StepTimes
+
+    def compute(self, op: Op, layer: int | None) -> float:
+        """Seconds of an op on the slowest worker of its group."""
+        return max(self.by_worker.compute_s(op, layer))
+
+    def link(self, kind: SlotKind, layer: int) -> Link:
+        """A transfer on the ways of the slowest workers."""
+        return self.by_worker.transfer(kind, layer).link
+
+
+def _layers(scenario: Scenario) -> list[_Layer]:
+    """Layers of the ring; those that are alike are one object."""
+    model, skewed = scenario.model, scenario.hardware.expert_skew > 0
+    known: dict[tuple[int, int], _Layer] = {}
+    found = []
+    for layer in range(scenario.layout.layers):
+        window = model.window_of(model.dense_layers + layer)
+        key = (window, layer if skewed else 0)
+        if key not in known:
+            known[key] = _layer(scenario, window, routes(scenario, layer))
+        found.append(known[key])
+    return found
+
+
+def _layer(scenario: Scenario, window: int, route: Routes) -> _Layer:
+    model, whole = scenario.model, sum(scenario.tokens)
+    attention = [
+        AttentionWork(
+            tokens=tokens,
+            length=scenario.sequence_length,
+            window=window,
+            rows=sum(route.copies),
+        )
+        for tokens in scenario.tokens
+    ]
+    experts = [
+        ExpertWork(pairs=whole * choices, experts=held)
+        for choices, held in zip(route.workers.choices, scenario.expert_parts, strict=True)
+    ]
+    on_attention, on_experts = scenario.attention, scenario.experts
+    inputs = tuple(ops.experts_inputs_s(on_experts, model, work) for work in experts)
+    weights = tuple(ops.experts_weights_s(on_experts, model, work) for work in experts)
+    kinds = _ACTIVATIONS + (_RESIDUALS if scenario.layout.direct_residual else ())
+    return _Layer(
+        ops={
+            Op.ATTN_FWD: tuple(
+                ops.attention_forward_s(on_attention, model, work) for work in attention
+            ),
+            Op.ATTN_BWD: tuple(
+                ops.attention_backward_s(on_attention, model, work) for work in attention
+            ),
+            Op.EXPERTS_FWD: tuple(
+                ops.experts_forward_s(on_experts, model, work) for work in experts
+            ),
+            Op.EXPERTS_DGRAD: inputs,
+            Op.EXPERTS_WGRAD: weights,
+            Op.EXPERTS_BWD: tuple(map(sum, zip(inputs, weights, strict=True))),
+        },
+        transfers={kind: transfer(scenario, kind, route) for kind in kinds},
+    )
+
+
+def _edges(scenario: Scenario) -> dict[Op, Seconds]:
+    """Both ends of the network; dense layers count as part of the embedding."""
+    machine, model = scenario.attention, scenario.model
+    found: dict[Op, list[float]] = {
+        op: [] for op in (Op.EMBED, Op.EMBED_BWD, Op.HEAD, Op.HEAD_EVAL)
+    }
+    for tokens in scenario.tokens:
+        embed, embed_bwd = (
+            ops.embed_s(machine, model, tokens),
+            ops.embed_backward_s(machine, model, tokens),
+        )
+        for layer in range(model.dense_layers):
+            work = AttentionWork(
+                tokens=tokens, length=scenario.sequence_length, window=model.window_of(layer)
+            )
+            embed += ops.dense_forward_s(machine, model, work)
+            embed_bwd += ops.dense_backward_s(machine, model, work)
+        found[Op.EMBED].append(embed)
+        found[Op.EMBED_BWD].append(embed_bwd)
+        found[Op.HEAD].append(ops.head_s(machine, model, tokens))
+        found[Op.HEAD_EVAL].append(ops.head_s(machine, model, tokens, training=False))
+    return {op: tuple(times) for op, times in found.items()}
+
+
+def _stretch(scenario: Scenario, layers: Sequence[_Layer]) -> dict[Side, float]:
+    """How many times as long compute takes on each side because kernels of transfers hold
+    multiprocessors: s of S of them leave compute S / (S - s) as slow, while they run. How much of
+    the time that is follows from how long the busiest way of a side is busy for each second of its
+    compute.
+    """
+    held = scenario.hardware.communication_sms
+    if not held or not scenario.overlaps:
+        return dict.fromkeys((Side.ATTENTION, Side.EXPERT), 1.0)
+    attention = sum(max(each.ops[op]) for each in layers for op in (Op.ATTN_FWD, Op.ATTN_BWD))
+    experts = sum(max(each.ops[op]) for each in layers for op in (Op.EXPERTS_FWD, Op.EXPERTS_BWD))
+    if scenario.layout.colocated:
+        attention = experts = attention + experts
+    busy = _busiest_s(layers)
+    return {
+        Side.ATTENTION: _slowdown(scenario.attention, held, busy / attention),
+        Side.EXPERT: _slowdown(scenario.experts, held, busy / experts),
+    }
+
+
+def _busiest_s(layers: Sequence[_Layer]) -> float:
+    """Seconds that the busier direction of a side's way to the other is busy in all layers: rows
+    and gradients of outputs go one way, outputs and gradients of rows the other."""
+    return max(
+        sum(each.transfers[kind].link.time for each in layers for kind in kinds)
+        for kinds in ((SlotKind.ROWS, SlotKind.DOUTPUTS), (SlotKind.OUTPUTS, SlotKind.DROWS))
+    )
+
+
+def _slowdown(machine: Machine, held: int, share: float) -> float:
+    there = machine.hardware.multiprocessors
+    beside = there / (there - held) * machine.calibration.overlap_slowdown
+    return 1 + (beside - 1) * min(1.0, share)
+
+
+def _end(scenario: Scenario, worker: Worker) -> EndTimes:
+    layout, per_host = scenario.layout, scenario.hardware.workers_per_node
+    reduce_s = update_s = gather_s = 0.0
+    for held in holdings(scenario, worker):
+        of_experts = held.side is Side.EXPERT
+        machine = scenario.experts if of_experts else scenario.attention
+        neighbours = min(per_host, 1 if of_experts else layout.attention_workers)
+        apart = (held.replicas - neighbours) / held.replicas
+        near = (neighbours - 1) / held.replicas
+        latency_s = machine.calibration.latency_s if held.replicas > 1 else 0.0
+        card = network_bytes_per_s(machine, scenario, of_experts=of_experts)
+        per_byte = max(apart / card, near / nvlink_bytes_per_s(machine))
+        reduce_s += held.parameters * 4 * per_byte + latency_s
+        gather_s += held.parameters * machine.element_bytes * per_byte + latency_s
+        update_s += ops.update_s(machine, held.parameters, held.shard)
+    return EndTimes(reduce_s, update_s, gather_s)

@@ -1,0 +1,1 @@
+"""Models of Hugging Face Transformers in and out: settings, names and files of weights."""

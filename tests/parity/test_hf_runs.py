@@ -1,0 +1,139 @@
+"""In from Transformers, trained, evaluated, out again: the same numbers at both ends."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from disagmoe.actors.resume import resume_point
+from disagmoe.actors.startup import open_data
+from disagmoe.api.evaluate import evaluate
+from disagmoe.api.resume import continued
+from disagmoe.checkpoint.find import find
+from disagmoe.checkpoint.whole import whole_store
+from disagmoe.cli.main import app
+from disagmoe.config.run import RunConfig
+from disagmoe.data.prepared import PreparedData
+from disagmoe.errors import DataError
+from disagmoe.hf.exporting import export_model
+from disagmoe.hf.importing import import_model
+from disagmoe.hf.verify import tiny_models
+from disagmoe.model.transformer import logits
+from disagmoe.storage import Location
+from tests.unit.actors.threadcrew import run_of
+from tests.unit.data.conftest import in_process, make_data, prepare_here
+from tests.unit.hf.models import ids, write
+
+__all__ = ["in_process", "make_data", "prepare_here"]  # fixtures
+
+MODELS = {
+    name: model.model_copy(update={"vocab_size": 257, "init_std": 0.2})
+    for name, model in tiny_models()
+}
+
+
+@pytest.fixture
+def data(make_data: Callable[[list[str]], PreparedData]) -> str:
+    return make_data([f"{i}: {'ab' * (i % 5)}" for i in range(40)]).path
+
+
+def source_of(folder: Path, name: str) -> Path:
+    generator = torch.Generator().manual_seed(1)
+    tensors = {
+        key: 0.2 * torch.randn(value.shape, generator=generator)
+        for key, value in ids(MODELS[name], "per_expert").items()
+    }
+    return write(folder, MODELS[name], tensors=tensors)
+
+
+def config_of(name: str, data: str, *, masks: bool = False) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "model": MODELS[name].model_dump(),
+            "parallel": {"micro_batch_size": 2, "attention_workers": 2, "expert_workers": 3},
+            "train": {
+                "steps": 3,
+                "global_batch_size": 4,
+                "sequence_length": 9,
+                "precision": "fp32",
+                "optimizer": {"lr": 1e-2},
+            },
+            "data": {"paths": [data], "document_masks": masks},
+        }
+    )
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3/20", "gpt_oss/32"])
+def test_training_goes_on_from_an_imported_model(tmp_path: Path, data: str, name: str) -> None:
+    config = config_of(name, data)
+    imported = str(tmp_path / "imported")
+    import_model(source_of(tmp_path / "source", name), imported, config=config)
+    before = evaluate(imported, data)
+    resolved, point, _ = continued(config, find(imported), Location.parse(str(tmp_path / "run")))
+    assert point == resume_point(find(imported), open_data(resolved))[0]
+    with run_of(resolved, tmp_path / "run", open_data(resolved), point) as (_, events):
+        assert "ok" in str(list(events)[-1])
+    trained = str(tmp_path / "run")
+    assert find(trained).manifest.step == 3
+    after = evaluate(trained, data)
+    assert after.loss < before.loss - 0.1
+
+    export_model(trained, tmp_path / "out", like=tmp_path / "source", dtype="fp32")
+    again = str(tmp_path / "again")
+    import_model(tmp_path / "out", again)
+    tokens = torch.arange(20).view(2, 10)
+    one, other = (
+        logits(whole_store(find(place), MODELS[name], torch.float32), MODELS[name], tokens)
+        for place in (trained, again)
+    )
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_evaluation_does_not_depend_on_the_batch(tmp_path: Path, data: str, masks: bool) -> None:
+    name = "deepseek_v3/20"
+    imported = str(tmp_path / "imported")
+    config = config_of(name, data, masks=masks)
+    import_model(source_of(tmp_path / "source", name), imported, config=config)
+    one = evaluate(imported, data)
+    for size in (3, 1000):
+        other = evaluate(imported, data, batch_size=size)
+        assert (other.targets, other.sequences) == (one.targets, one.sequences)
+        assert other.loss == pytest.approx(one.loss, rel=1e-6)
+    assert one.perplexity == pytest.approx(math.exp(one.loss))
+    prepared = PreparedData.open(data)
+    boundaries = prepared.documents - 1  # targets that begin another document
+    count = (prepared.tokens - 1) // 9 * 9
+    assert one.targets <= count
+    assert (one.targets < count - boundaries // 2) == masks
+    if not masks:  # by hand
+        tokens = torch.cat(
+            [torch.from_numpy(prepared.document(d).astype("int64")) for d in range(9)]
+        )[:19]
+        rows = torch.stack((tokens[:10], tokens[9:19]))
+        store = whole_store(find(imported), MODELS[name], torch.float32)
+        found = logits(store, MODELS[name], rows[:, :-1])
+        expected = F.cross_entropy(found.flatten(0, 1), rows[:, 1:].flatten())
+        two = evaluate(imported, data, sequences=2)
+        assert two.loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_too_little_data_is_told(tmp_path: Path, data: str) -> None:
+    imported = str(tmp_path / "imported")
+    import_model(source_of(tmp_path / "source", "mixtral/20"), imported)
+    with pytest.raises(DataError, match="hold no sequence of 5000 targets; use a shorter"):
+        evaluate(imported, data, sequence_length=5000)
+
+
+@pytest.mark.hf
+def test_the_command_verifies_every_family(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    app(["hf", "verify", "--json"], standalone_mode=False)
+    seen = json.loads(capsys.readouterr().out)
+    families = ["mixtral", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3", "gpt_oss"]
+    assert (seen["families"], seen["ok"]) == (families, True)
+    assert 0 < seen["worst_logit_difference"] < 1e-5
