@@ -1,5 +1,6 @@
 """Workers on nodes: one placement group, one bundle per node, each side on nodes of its own."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -118,11 +119,30 @@ def _nodes() -> list[Mapping[str, Any]]:
 def _places(group: PlacementGroup, asked: Sequence[Bundle]) -> dict[str, Place]:
     address = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     node_of = placement_group_table(group)["bundles_to_node_id"]
+    hosts = [address[node_of[index]] for index in range(len(asked))]
     return {
         worker: Place(
-            address[node_of[index]],
+            hosts[index],
             PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
         )
-        for index, bundle in enumerate(asked)
+        for bundle, index in zip(asked, by_address(asked, hosts), strict=True)
         for worker in bundle.workers
     }
+
+
+def by_address(asked: Sequence[Bundle], hosts: Sequence[str]) -> list[int]:
+    """Return for each of `asked` the bundle that it takes: bundles that ask for the same are
+    exchanged so that workers follow their hosts' addresses, whichever way Ray has placed them."""
+    alike: dict[tuple[Side, float, int], list[int]] = {}
+    for index, bundle in enumerate(asked):
+        alike.setdefault((bundle.side, bundle.gpus, len(bundle.workers)), []).append(index)
+    taken = list(range(len(asked)))
+    for indices in alike.values():
+        ordered = sorted(indices, key=lambda index: (_numbers(hosts[index]), hosts[index]))
+        for place, index in zip(indices, ordered, strict=True):
+            taken[place] = index
+    return taken
+
+
+def _numbers(address: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", address)]

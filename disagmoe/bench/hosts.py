@@ -7,9 +7,10 @@ passes their links. Needs root and iproute2; everything is gone when the block e
 import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,20 @@ from pathlib import Path
 from disagmoe.errors import PlacementError
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
-_BURST_BYTES = 64_000  # about what one segment of a large send holds; tbf splits what is larger
-_QUEUE = "20ms"  # longest time that a packet may wait for its turn before it is dropped
+BURST_BYTES = 20_000
+"""Two packets: what a link that was idle gives for nothing. With one it loses some of its rate."""
+_QUEUE = "50ms"
+"""Longest time that a packet may wait for its turn before it is dropped; none is, see _TCP."""
+_TCP = {
+    "tcp_congestion_control": "reno",
+    "tcp_slow_start_after_idle": "0",
+    "tcp_wmem": "4096 131072 131072",
+}
+"""A sender has at most its small buffer under way, for which the queue has room: no packet is lost,
+the rate is not guessed, and a small message waits for milliseconds. So transfers take bytes over
+rate, whatever this machine's own settings are. (BBR, for one, took half the rate for the whole one
+in one of seven comparisons.)"""
+_SETTINGS = Path("/proc/sys/net/ipv4")
 _COMMAND_TIMEOUT_S = 20.0
 _SUBNET = "10.200.0"
 _MTU = 9000
@@ -70,7 +83,10 @@ class HostNetwork:
     def limit(self, rate_mbit: float | None) -> None:
         """Let every link carry `rate_mbit` Mbit/s in each direction; None for what it can."""
         for host in self.hosts:
-            for namespace, device in ((host.namespace, host.device), (host.switch, host.port)):
+            ends = [(host.namespace, host.device)]
+            if len(self.hosts) > 2:  # several can send to one
+                ends.append((host.switch, host.port))
+            for namespace, device in ends:
                 _run(limit_command(namespace, device, rate_mbit), may_fail=rate_mbit is None)
 
     def link_bytes(self) -> tuple[LinkBytes, ...]:
@@ -86,16 +102,32 @@ def host_network(count: int) -> Iterator[HostNetwork]:
         PlacementError: this process is not root, iproute2 is missing, or the kernel refuses.
     """
     check_possible()
+    _remove_abandoned()
     prefix = f"dm{os.getpid()}"
     switch = f"{prefix}-switch"
     hosts = [Host(index, f"{prefix}-{index}", switch) for index in range(count)]
     try:
         for command in build_commands(hosts, switch):
             _run(command)
+        for host in hosts:
+            _set_tcp(host)
         yield HostNetwork(hosts)
     finally:
         for namespace in [*(host.namespace for host in hosts), switch]:
             _run(["ip", "netns", "del", namespace], may_fail=True)
+
+
+def abandoned(namespaces: Iterable[str]) -> list[str]:
+    """Return those of `namespaces` that a bench has made whose process is gone, killed before it
+    could remove them."""
+    made = ((name, re.match(r"dm(\d+)-", name)) for name in namespaces)
+    return [name for name, match in made if match and not Path("/proc", match[1]).exists()]
+
+
+def _remove_abandoned() -> None:
+    listed = json.loads(_run(["ip", "-j", "netns"]) or "[]")
+    for name in abandoned(entry["name"] for entry in listed):
+        _run(["ip", "netns", "del", name], may_fail=True)
 
 
 def check_possible() -> None:
@@ -140,7 +172,7 @@ def limit_command(namespace: str, device: str, rate_mbit: float | None) -> list[
         return ["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"]
     return [
         "tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf",
-        "rate", f"{round(rate_mbit * 1000)}kbit", "burst", str(_BURST_BYTES), "latency", _QUEUE,
+        "rate", f"{round(rate_mbit * 1000)}kbit", "burst", str(BURST_BYTES), "latency", _QUEUE,
     ]  # fmt: skip
 
 
@@ -156,6 +188,19 @@ def inside(host: Host) -> Iterator[None]:
             yield
         finally:
             _set_namespace(before.fileno(), "the namespace before")
+
+
+def _set_tcp(host: Host) -> None:
+    for name, value in _TCP.items():
+        setting = _SETTINGS / name
+        try:
+            with inside(host):
+                setting.write_text(value)
+        except OSError as error:
+            raise PlacementError(
+                f"{host.namespace}: cannot set {setting} to '{value}': {error.strerror}; the bench "
+                "needs a kernel and a /proc/sys that let root set it in a network namespace"
+            ) from error
 
 
 def _enter(path: Path) -> None:

@@ -8,30 +8,33 @@ import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from disagmoe.bench.hosts import HostNetwork, host_network
-from disagmoe.bench.limits import Load, lower_bound_s, rate_mbit_for
+from disagmoe.bench.hosts import BURST_BYTES, HostNetwork, host_network
+from disagmoe.bench.limits import Load, floor_s, lower_bound_s, pauses, rate_mbit_for
 from disagmoe.bench.raynodes import Node, ray_nodes
 from disagmoe.bench.rig import Rig, rig
 from disagmoe.bench.sample import Sample, load_of, medians, observe
-from disagmoe.bench.scenarios import EP_1F1B, SYSTEMS, Scenario, workers_of
+from disagmoe.bench.scenarios import EP_1F1B, Scenario, System
 from disagmoe.bench.text import prepare_text
 from disagmoe.cluster.placement import NODE_RESOURCES
 from disagmoe.config.load import load_run_config, override
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
 from disagmoe.runtime.profile import Profile
+from disagmoe.schedule.compile import Compiled
 from disagmoe.schedule.costs import OpCosts
+from disagmoe.schedule.from_config import programs_for
 from disagmoe.schedule.layout import Side
 
 Say = Callable[[str], None]
 
 _HOSTS = 2
-_RATE_TRIALS = 3
 _LEAST_MBIT = 10.0
 """What Ray's own messages and the calls of the driver need to be nothing beside the run's."""
+_DEEP = 8
+"""Micro-batches in flight that are tried beside the usual number and all of them."""
 _NEAR = 0.02
 """How near the exposed share of plain expert parallelism must come to the one asked for."""
 
@@ -41,21 +44,34 @@ class Tuned:
     """A system with its best settings at a rate."""
 
     micro_batch_size: int
-    in_flight: int
-    gap: float
-    """Planned step over the lower bound of its schedule, both with measured costs."""
+    costs: OpCosts
+    """What its ops and transfers took."""
+    compiled: Compiled
+
+    @property
+    def settings(self) -> list[str]:
+        """Its part of a run config."""
+        costs = self.costs.to_dict()
+        return [
+            _size(self.micro_batch_size),
+            f"parallel.in_flight={self.compiled.timeline.in_flight}",
+            *(f"parallel.costs.{name}={cost!r}" for name, cost in costs.items()),
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """One system at one rate."""
 
-    system: str
+    system: System
     tuned: Tuned
     samples: tuple[Sample, ...]
     """One per round."""
     load: Load
+    floor_s: float
+    """Compute plus bytes over rate, or the larger of the two; see limits.py."""
     lower_bound_s: float
+    """The floor with fill and drain."""
 
     @property
     def step_s(self) -> float:
@@ -75,8 +91,8 @@ class Measured:
 
     @property
     def share_of_bound(self) -> float:
-        """Lower bound over step, 1 at best: (compute / step) / (compute / bound), so also the share
-        of its step that the busier side computes over the share that the bound allows."""
+        """Lower bound over step, 1 at best. The busier side computes the same seconds in both, so
+        this is also its share of the step over the share that the bound allows."""
         return self.lower_bound_s / self.step_s
 
 
@@ -114,7 +130,7 @@ class Stage:
 
 
 @contextmanager
-def stage(example: Path, folder: Path) -> Iterator[Stage]:
+def stage(systems: Sequence[System], example: Path, folder: Path) -> Iterator[Stage]:
     """Build everything that scenarios share; `example` is any run config, `folder` takes files.
 
     Raises:
@@ -122,14 +138,19 @@ def stage(example: Path, folder: Path) -> Iterator[Stage]:
     """
     with ExitStack() as stack:
         data = prepare_text(folder)
+        base = load_run_config(example, [f'data.paths=["{data}"]'])
         network = stack.enter_context(host_network(_HOSTS))
-        nodes = stack.enter_context(ray_nodes(network.hosts, _resources(network)))
+        nodes = stack.enter_context(ray_nodes(network.hosts, _resources(network, systems)))
         stack.enter_context(_pinned_to(nodes[0].core))
         rigs = {
-            system: stack.enter_context(
-                rig(_config(example, data, system, []), network.hosts[0].address, folder / system)
+            system.name: stack.enter_context(
+                rig(
+                    _config(base, system, []),
+                    network.hosts[0].address,
+                    folder / system.name,
+                )
             )
-            for system in SYSTEMS
+            for system in systems
         }
         yield Stage(network, nodes, rigs, data)
 
@@ -137,25 +158,37 @@ def stage(example: Path, folder: Path) -> Iterator[Stage]:
 def compare(
     scenario: Scenario, configs: Path, stage: Stage, rounds: int, say: Say
 ) -> Iterator[Comparison]:
-    """Measure all systems at every rate of `scenario`. Raises WorkerError when a worker fails."""
-    path = configs / scenario.config
+    """Measure all systems at every rate of `scenario`. Raises WorkerError when a worker fails.
+
+    Micro-batch sizes are searched for at the first rate.
+    """
+    data = f'data.paths=["{stage.data}"]'
+    base = load_run_config(configs / scenario.config, [data, *scenario.settings])
     stage.conditions(scenario)
-    asked_mbit = _find_rate(scenario, path, stage, say)
+    asked_mbit = _find_rate(scenario, base, stage, say)
+    sizes = {
+        system.name: system.micro_batch_sizes(_HOSTS, scenario.micro_batches)
+        for system in scenario.systems
+    }
     for multiple in scenario.rates:
         rate_mbit = asked_mbit * multiple
         stage.network.limit(rate_mbit)
         say(f"{scenario.name}: {scenario.about}; {rate_mbit:.0f} Mbit/s")
-        tuned = {system: _tune(system, scenario, path, stage, say) for system in SYSTEMS}
-        samples = _take_turns(stage, rounds)
+        tuned = {
+            system.name: _tune(system, sizes[system.name], base, stage, say)
+            for system in scenario.systems
+        }
+        sizes = {name: [best.micro_batch_size] for name, best in tuned.items()}
+        samples = _take_turns([system.name for system in scenario.systems], stage, rounds)
         yield Comparison(
             scenario=scenario,
             rate_mbit=rate_mbit,
             multiple=multiple,
             systems={
-                system: _measured(system, tuned[system], samples[system], rate_mbit)
-                for system in SYSTEMS
+                system.name: _measured(system, tuned[system.name], samples[system.name], rate_mbit)
+                for system in scenario.systems
             },
-            pinned=all(_is_pinned(stage, stage.rigs[system]) for system in SYSTEMS),
+            pinned=all(_is_pinned(stage, stage.rigs[system.name]) for system in scenario.systems),
         )
 
 
@@ -164,29 +197,32 @@ def exposed_share(sample: Sample) -> float:
     return statistics.fmean(share.exposed_communication for share in sample.shares)
 
 
-def _resources(network: HostNetwork) -> list[dict[str, float]]:
-    """The last half of the hosts is for experts; all of them are for both colocated systems."""
-    count = len(network.hosts)
+def _resources(network: HostNetwork, systems: Sequence[System]) -> list[dict[str, float]]:
+    """The last half of the hosts is for experts; all of them are for all colocated systems."""
+    count, colocated = len(network.hosts), float(len(systems))
     sides = [Side.ATTENTION] * (count - count // 2) + [Side.EXPERT] * (count // 2)
-    return [{NODE_RESOURCES[side]: 1.0, NODE_RESOURCES[Side.COLOCATED]: 2.0} for side in sides]
+    return [
+        {NODE_RESOURCES[side]: 1.0, NODE_RESOURCES[Side.COLOCATED]: colocated} for side in sides
+    ]
 
 
-def _config(path: Path, data: str, system: str, sets: Sequence[str]) -> RunConfig:
-    config = load_run_config(path, [f'data.paths=["{data}"]'])
-    return resolve(override(config, [*workers_of(system, _HOSTS), *sets]), cuda=False)
+def _config(base: RunConfig, system: System, sets: Sequence[str]) -> RunConfig:
+    return resolve(override(base, [*system.settings(_HOSTS), *sets]), cuda=False)
 
 
-def _find_rate(scenario: Scenario, path: Path, stage: Stage, say: Say) -> float:
+def _find_rate(scenario: Scenario, base: RunConfig, stage: Stage, say: Say) -> float:
     """Return the rate at which plain expert parallelism waits as long as the scenario asks for."""
     stage.network.limit(None)
-    _tune(EP_1F1B, scenario, path, stage, say)
-    load = load_of([stage.step(EP_1F1B)])
+    plain = next(system for system in scenario.systems if system.name == EP_1F1B)
+    (size,) = plain.micro_batch_sizes(_HOSTS, (1,))
+    stage.rigs[EP_1F1B].set_up(_config(base, plain, [_size(size)]))
+    stage.step(EP_1F1B)
+    load = load_of([stage.step(EP_1F1B), stage.step(EP_1F1B)])
     rate_mbit = max(rate_mbit_for(load, scenario.exposed_share), _LEAST_MBIT)
-    for _ in range(_RATE_TRIALS):
-        if scenario.slow_host_cores is not None:
-            break  # it waits for the slow host as well: compute and bytes have to do
+    for _ in range(scenario.rate_trials):
         stage.network.limit(rate_mbit)
-        share = exposed_share(stage.step(EP_1F1B))
+        stage.step(EP_1F1B)  # connections learn the rate
+        share = statistics.fmean(exposed_share(stage.step(EP_1F1B)) for _ in range(2))
         say(f"{scenario.name}: at {rate_mbit:.0f} Mbit/s {EP_1F1B} waits {share:.0%} of its step")
         if abs(share - scenario.exposed_share) < _NEAR:
             break
@@ -195,58 +231,66 @@ def _find_rate(scenario: Scenario, path: Path, stage: Stage, say: Say) -> float:
     return max(rate_mbit, _LEAST_MBIT)
 
 
-def _tune(system: str, scenario: Scenario, path: Path, stage: Stage, say: Say) -> Tuned:
-    """Set `system` up with the micro-batch size that is best, on costs that were measured."""
-    tried = {}
-    own_size = _config(path, stage.data, system, []).parallel.micro_batch_size
-    for size in scenario.micro_batch_sizes or (own_size,):
-        tried[size] = _profile(system, size, path, stage)
-    size = min(tried, key=lambda size: tried[size][0])
-    costs = tried[size][1].to_dict()
-    sets = [_size(size), *(f"parallel.costs.{name}={cost!r}" for name, cost in costs.items())]
-    config = _config(path, stage.data, system, sets)
-    compiled = stage.rigs[system].set_up(config)
-    stage.step(system)
-    times = ", ".join(f"{size}: {step_s:.2f} s" for size, (step_s, _) in tried.items())
+def _tune(system: System, sizes: Sequence[int], base: RunConfig, stage: Stage, say: Say) -> Tuned:
+    """Set `system` up with what plans say is best, on costs that were measured for each size."""
+    tried = [_plan(system, size, base, stage) for size in sizes]
+    best = min(tried, key=lambda tuned: tuned.compiled.timeline.makespan)
+    stage.rigs[system.name].set_up(_config(base, system, best.settings))
+    stage.step(system.name)
+    times = ", ".join(f"{t.micro_batch_size}: {t.compiled.timeline.makespan:.2f} s" for t in tried)
     say(
-        f"  {system}: step by micro-batch size {times}; takes {size}, "
-        f"{compiled.timeline.in_flight} in flight"
+        f"  {system.name}: planned step by micro-batch size {times}; takes "
+        f"{best.micro_batch_size}, {best.compiled.timeline.in_flight} in flight"
     )
-    return Tuned(micro_batch_size=size, in_flight=compiled.timeline.in_flight, gap=compiled.gap)
+    return best
 
 
-def _profile(system: str, size: int, path: Path, stage: Stage) -> tuple[float, OpCosts]:
-    """Return the time of the second step, and what its ops and transfers took."""
-    traced = ["trace.first_step=1", "trace.steps=1"]
-    stage.rigs[system].set_up(_config(path, stage.data, system, [_size(size), *traced]))
-    stage.step(system)
-    done = stage.rigs[system].step()
+def _plan(system: System, size: int, base: RunConfig, stage: Stage) -> Tuned:
+    """Measure what ops and transfers take in a step, and plan with that, with as many micro-batches
+    in flight as is best."""
+    rig = stage.rigs[system.name]
+    traced = ["trace.first_step=0", "trace.steps=1"]
+    rig.set_up(_config(base, system, [_size(size), *traced]))
+    done = rig.step()
     traces = {name: report.trace for name, report in done.reports.items() if report.trace}
-    return done.elapsed_s, OpCosts.from_seconds(Profile.of([traces]).costs({}))
+    costs = OpCosts.from_seconds(Profile.of([traces]).costs({}))
+    request = programs_for(_config(base, system, [_size(size)]))
+    count = request.spec.micro_batches
+    plans = [
+        replace(request, in_flight=in_flight, costs=costs).build()
+        for in_flight in sorted({request.in_flight, min(_DEEP, count), count})
+    ]
+    best = min(plans, key=lambda plan: plan.timeline.makespan)
+    return Tuned(micro_batch_size=size, costs=costs, compiled=best)
 
 
 def _size(size: int) -> str:
     return f"parallel.micro_batch_size={size}"
 
 
-def _take_turns(stage: Stage, rounds: int) -> dict[str, list[Sample]]:
+def _take_turns(systems: Sequence[str], stage: Stage, rounds: int) -> dict[str, list[Sample]]:
     """Do one step of each system per round, each round beginning with another one."""
-    samples: dict[str, list[Sample]] = {system: [] for system in SYSTEMS}
+    samples: dict[str, list[Sample]] = {system: [] for system in systems}
     for at in range(rounds):
-        first = at % len(SYSTEMS)
-        for system in (*SYSTEMS[first:], *SYSTEMS[:first]):
+        first = at % len(systems)
+        for system in (*systems[first:], *systems[:first]):
             samples[system].append(stage.step(system))
     return samples
 
 
-def _measured(system: str, tuned: Tuned, samples: Sequence[Sample], rate_mbit: float) -> Measured:
-    load = load_of(samples)
+def _measured(
+    system: System, tuned: Tuned, samples: Sequence[Sample], rate_mbit: float
+) -> Measured:
+    spec, exposed = tuned.compiled.programs.spec, tuned.compiled.timeline.exposed_exchanges
+    free_bytes = float(pauses(spec, exposed=exposed) * BURST_BYTES)
+    load = replace(load_of(samples), free_bytes=free_bytes)
     return Measured(
         system=system,
         tuned=tuned,
         samples=tuple(samples),
         load=load,
-        lower_bound_s=lower_bound_s(system, load, rate_mbit),
+        floor_s=floor_s(load, rate_mbit, exposed=exposed),
+        lower_bound_s=lower_bound_s(spec, tuned.costs, load, rate_mbit, exposed=exposed),
     )
 
 

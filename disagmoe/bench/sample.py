@@ -14,7 +14,7 @@ from disagmoe.bench.hosts import HostNetwork, LinkBytes
 from disagmoe.bench.limits import Load
 from disagmoe.bench.raynodes import Node
 from disagmoe.bench.rig import Rig
-from disagmoe.schedule.accounting import Shares
+from disagmoe.schedule.accounting import BUSY, Kind, Shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,11 @@ class Sample:
 
     step_s: float
     loss: float
-    compute_s: tuple[float, ...]
-    """Seconds that the worker of each host computes, in the order of hosts."""
+    ops_s: tuple[float, ...]
+    """Seconds that the worker of each host spends on the ops of its program, in the order of
+    hosts."""
+    rest_s: tuple[float, ...]
+    """Seconds that it spends on reading data and on its update."""
     shares: tuple[Shares, ...]
     """What became of each worker's time, in the order of hosts."""
     links: tuple[LinkBytes, ...]
@@ -58,19 +61,27 @@ def observe(rig: Rig, network: HostNetwork, nodes: Sequence[Node]) -> Sample:
     after = network.link_bytes()
     addresses = [host.address for host in network.hosts]
     workers = sorted(done.reports, key=lambda worker: addresses.index(rig.hosts[worker]))
-    seconds = [done.reports[worker].seconds for worker in workers]
+    seconds = [within(done.reports[worker].seconds, done.elapsed_s) for worker in workers]
     shares = tuple(Shares.of(kinds) for kinds in seconds)
     return Sample(
         step_s=done.elapsed_s,
         loss=done.reports[workers[0]].loss,
-        compute_s=tuple(
-            share.utilisation * sum(kinds.values())
-            for share, kinds in zip(shares, seconds, strict=True)
+        ops_s=tuple(kinds.get(Kind.COMPUTE, 0.0) for kinds in seconds),
+        rest_s=tuple(
+            sum(kinds.get(kind, 0.0) for kind in BUSY - {Kind.COMPUTE}) for kinds in seconds
         ),
         shares=shares,
         links=tuple(late - early for early, late in zip(before, after, strict=True)),
         cpu=meter.read(),
     )
+
+
+def within(seconds: Mapping[str, float], step_s: float) -> dict[str, float]:
+    """Return `seconds` by kind without the pause before the step, which began when the worker had
+    finished the one before."""
+    pause_s = max(0.0, sum(seconds.values()) - step_s)
+    idle_s = max(0.0, seconds.get(Kind.IDLE, 0.0) - pause_s)
+    return {**seconds, Kind.IDLE: idle_s}
 
 
 class CpuMeter:
@@ -117,9 +128,14 @@ class CpuMeter:
 def load_of(samples: Sequence[Sample]) -> Load:
     """Return what a step computes and sends, by medians over `samples`."""
     return Load(
-        tuple(map(statistics.median, zip(*(sample.compute_s for sample in samples), strict=True))),
-        statistics.median(sample.link_bytes for sample in samples),
+        ops_s=_by_host([sample.ops_s for sample in samples]),
+        rest_s=_by_host([sample.rest_s for sample in samples]),
+        link_bytes=statistics.median(sample.link_bytes for sample in samples),
     )
+
+
+def _by_host(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    return tuple(map(statistics.median, zip(*rows, strict=True)))
 
 
 def medians(values: Sequence[Shares | CpuSeconds]) -> dict[str, float]:

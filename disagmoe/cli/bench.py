@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from disagmoe.bench.overlap import Comparison
 
 FAILED = 1
+ROUNDS, QUICK_ROUNDS = 5, 3
 
 app = typer.Typer(no_args_is_help=True, help="Measure against what people use today.")
 
@@ -28,8 +29,11 @@ def overlap(
         bool, typer.Option("--quick", help="Two scenarios, one rate each, no search of sizes.")
     ] = False,
     rounds: Annotated[
-        int, typer.Option("--rounds", min=1, help="Steps of each system at each rate.")
-    ] = 5,
+        int | None,
+        typer.Option(
+            "--rounds", min=1, help="Steps of each system at each rate [default: 5, quick: 3]."
+        ),
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="SCENARIO", help="Leave the others out; may be repeated."),
@@ -55,12 +59,14 @@ def overlap(
     from disagmoe.cluster.signals import sigterm_raises
 
     scenarios = choose(SCENARIOS, only or [], quick=quick)
+    rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
+    systems = list(dict.fromkeys(s for scenario in scenarios for s in scenario.systems))
     folder = configs or configs_folder()
     comparisons: list[Comparison] = []
     with (
         sigterm_raises(),
         temporary_folder() as scratch,
-        stage(folder / scenarios[0].config, Path(scratch)) as up,
+        stage(systems, folder / scenarios[0].config, Path(scratch)) as up,
     ):
         _say(f"{len(up.nodes)} hosts, cores {', '.join(str(node.core) for node in up.nodes)}")
         for scenario in scenarios:

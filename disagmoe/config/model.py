@@ -76,6 +76,9 @@ class ModelConfig(Section):
     """Its inner width; 0 without dense layers."""
     norm_topk_prob: bool = True
     """Divide the top-k router weights by their sum. Mixtral always does."""
+    forced_balance: bool = False
+    """Send each token to experts that are drawn at random, equally often, instead of those that the
+    router prefers; for benchmarks, whose load then does not depend on what was learnt."""
     rope_theta: float = Field(default=10000.0, gt=0)
     """Base of the rotary frequencies."""
     norm_eps: float = Field(default=1e-6, gt=0)

@@ -17,7 +17,7 @@ from disagmoe.model.losses import StepTotals, cross_entropy
 from disagmoe.model.norm import rms_norm
 from disagmoe.model.params import AttentionParams, HeadParams
 from disagmoe.model.rope import Rope
-from disagmoe.model.router import Routing, route
+from disagmoe.model.router import Routing, draw_experts, route
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,31 @@ def embed(embed_VD: torch.Tensor, tokens_BS: torch.Tensor) -> torch.Tensor:
 
 
 def attention_half(
-    params: AttentionParams, h_BSD: torch.Tensor, config: ModelConfig, rope: Rope
+    params: AttentionParams, h_BSD: torch.Tensor, config: ModelConfig, rope: Rope, *, layer: int
 ) -> AttentionOut:
     """Return x = h + attention(norm(h)), n = norm(x) and the routing of n."""
     normed_BSD = rms_norm(h_BSD, params.attn_norm_D, config.norm_eps)
     x_BSD = h_BSD + attention(params, normed_BSD, config, rope)
     x_TD = x_BSD.flatten(0, 1)
     n_TD = rms_norm(x_TD, params.moe_norm_D, config.norm_eps)
-    routing = route(params.router_ED, n_TD, top_k=config.top_k, renormalise=config.norm_topk_prob)
+    routing = route(
+        params.router_ED,
+        n_TD,
+        top_k=config.top_k,
+        renormalise=config.norm_topk_prob,
+        expert_TK=_forced(h_BSD, config, layer),
+    )
     return AttentionOut(x_TD, n_TD, routing)
+
+
+def _forced(h_BSD: torch.Tensor, config: ModelConfig, layer: int) -> torch.Tensor | None:
+    if not config.forced_balance:
+        return None
+    sequences, positions, _ = h_BSD.shape
+    drawn_SK = draw_experts(
+        positions, config.experts, config.top_k, layer=layer, device=h_BSD.device
+    )
+    return drawn_SK.repeat(sequences, 1)
 
 
 def head_loss(

@@ -34,8 +34,17 @@ class Routing:
         )
 
 
-def route(weight_ED: torch.Tensor, n_TD: torch.Tensor, *, top_k: int, renormalise: bool) -> Routing:
+def route(
+    weight_ED: torch.Tensor,
+    n_TD: torch.Tensor,
+    *,
+    top_k: int,
+    renormalise: bool,
+    expert_TK: torch.Tensor | None = None,
+) -> Routing:
     """Choose `top_k` experts per token by softmax probability; differentiable in both tensors.
+
+    Where `expert_TK` is given, those are chosen, with the weights that the router has for them.
 
     Logits, softmax and choice are computed in fp32 (fp64 for fp64). Among equal probabilities the
     lower expert index wins, on every device. `renormalise` divides the chosen probabilities by
@@ -44,10 +53,24 @@ def route(weight_ED: torch.Tensor, n_TD: torch.Tensor, *, top_k: int, renormalis
     exact = wide(n_TD.dtype)
     logits_TE = n_TD.to(exact) @ weight_ED.to(exact).T
     probs_TE = torch.softmax(logits_TE, dim=-1)
-    # Not torch.topk: its order among equal values is unspecified and differs between devices.
-    order_TE = torch.sort(probs_TE.detach(), dim=-1, descending=True, stable=True).indices
-    expert_TK = order_TE[:, :top_k].contiguous()
+    if expert_TK is None:
+        # Not torch.topk: its order among equal values is unspecified and differs between devices.
+        order_TE = torch.sort(probs_TE.detach(), dim=-1, descending=True, stable=True).indices
+        expert_TK = order_TE[:, :top_k].contiguous()
     gate_TK = probs_TE.gather(1, expert_TK)
     if renormalise:
         gate_TK = gate_TK / gate_TK.sum(dim=-1, keepdim=True)
     return Routing(expert_TK, gate_TK, probs_TE, logits_TE)
+
+
+def draw_experts(
+    positions: int, experts: int, top_k: int, *, layer: int, device: torch.device
+) -> torch.Tensor:
+    """Return experts drawn at random for each position of a sequence, as int64 [S, K].
+
+    All sets of `top_k` experts are equally likely. The draw depends on the layer and the position
+    alone, so that it is the same in every layout.
+    """
+    generator = torch.Generator().manual_seed(layer)
+    order_SE = torch.rand(positions, experts, generator=generator, dtype=torch.float64).argsort(1)
+    return order_SE[:, :top_k].contiguous().to(device)

@@ -70,7 +70,8 @@ def hidden_states(
     rope = Rope.of(config, tokens_BS.shape[1], h_BSD.dtype, h_BSD.device)
     routings: list[Routing] = []
     for layer in range(config.layers):
-        out = attention_half(AttentionParams.read(store, config, layer), h_BSD, config, rope)
+        params = AttentionParams.read(store, config, layer)
+        out = attention_half(params, h_BSD, config, rope, layer=layer)
         y_TD = _all_experts(ExpertParams.read(store, layer), out, backend)
         token_T = torch.arange(y_TD.shape[0], device=y_TD.device)
         h_BSD = combine(out.x_TD, [(token_T, y_TD)]).view_as(h_BSD)

@@ -195,7 +195,8 @@ class AttentionSide:
         with torch.set_grad_enabled(self._training):
             h_TD = h_TD.detach().requires_grad_(self._training)
             h_BSD = h_TD.view(*part.tokens_BS.shape, model.hidden)
-            out = attention_half(params, h_BSD, model, self._rope(part.tokens_BS.shape[1]))
+            rope = self._rope(part.tokens_BS.shape[1])
+            out = attention_half(params, h_BSD, model, rope, layer=layer)
             terms = self._router_terms(layer, mb, out) if self._training else None
         if self.recording is not None:
             self.recording.choices[layer, mb] = out.routing.expert_TK

@@ -1,11 +1,13 @@
-"""Receives of one worker, each channel on a thread of its own, ahead of the program.
+"""Receives of one worker, on two threads for each group that sends to it, ahead of the program.
 
 A receive can be posted only when its size is known, and that is told by a message; were it the
-program's thread that waits for it, transfers would begin between two ops only. A channel's thread
-goes through the receives of its channel in their fixed order, so nothing is decided at run time;
-how far it can be ahead is bounded by the micro-batches in flight at the senders.
+program's thread that waits for it, transfers would begin between two ops only. One thread of a lane
+posts what comes from its group in the program's order, so nothing is decided at run time; the other
+waits for what that brings, so that the next receive is posted while the payload before is still
+under way and the network never pauses between two.
 """
 
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +23,7 @@ from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.trace import Hop
 from disagmoe.runtime.wire import HEADER_LENGTH, Incoming, Outgoing, header
 from disagmoe.schedule.ir import Op, Program, Transfer, TransferKey
-from disagmoe.schedule.layout import Channel, Side
+from disagmoe.schedule.layout import Group, Side
 from disagmoe.transport.base import TransportChannel, Work
 
 
@@ -76,6 +78,40 @@ class Ports:
         return self.post(counts_name(key.channel, self.context.worker.ring), sends, headers)
 
 
+_POSTED = 2
+"""Receives of a lane that are under way at once; each takes memory for its payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A receive under way."""
+
+    incoming: Incoming
+    work: Work
+    at_s: float
+
+
+class Lane:
+    """The two threads for what comes from one group."""
+
+    def __init__(self, source: Group) -> None:
+        self.posts = ThreadPoolExecutor(1, thread_name_prefix=f"{source}> posts")
+        self.waits = ThreadPoolExecutor(1, thread_name_prefix=f"{source}> waits")
+        self.room = threading.Semaphore(_POSTED)
+        self.free_s = 0.0
+        """When the last payload had arrived."""
+
+    def leave(self, arrival: "Future[Incoming]") -> None:
+        """Make room for another receive: `arrival` has come, has failed or will never begin. One
+        that failed before it took room leaves too much, on a lane whose program has failed."""
+        self.room.release()
+
+    def close(self) -> None:
+        """End the threads as soon as what they wait for has come or failed."""
+        self.posts.shutdown(wait=False, cancel_futures=True)
+        self.waits.shutdown(wait=False, cancel_futures=True)
+
+
 class Inbox:
     """Starts a program's receives and all-to-alls, and hands over what has arrived."""
 
@@ -93,7 +129,7 @@ class Inbox:
         self._slots = slots
         self._ports = ports
         self._hops = hops
-        self._threads: dict[Channel, ThreadPoolExecutor] = {}
+        self._lanes: dict[Group, Lane] = {}
 
     def start(self, program: Program) -> Arrivals:
         """Begin to receive all that `program` receives."""
@@ -108,43 +144,58 @@ class Inbox:
             else:
                 continue
             key = instruction.key
-            arrivals[key] = self._thread(key.channel).submit(task, key)
+            lane = self._lane(key.channel.source)
+            posted = lane.posts.submit(task, key, lane)
+            arrivals[key] = lane.waits.submit(self._arrive, key, posted, lane)
+            arrivals[key].add_done_callback(lane.leave)
         return arrivals
 
     def close(self) -> None:
         """End the threads as soon as what they wait for has come or failed."""
-        for thread in self._threads.values():
-            thread.shutdown(wait=False, cancel_futures=True)
-        self._threads.clear()
+        for lane in self._lanes.values():
+            lane.close()
+        self._lanes.clear()
 
-    def _thread(self, channel: Channel) -> ThreadPoolExecutor:
-        if channel not in self._threads:
-            self._threads[channel] = ThreadPoolExecutor(1, thread_name_prefix=str(channel))
-        return self._threads[channel]
+    def _lane(self, source: Group) -> Lane:
+        if source not in self._lanes:
+            self._lanes[source] = Lane(source)
+        return self._lanes[source]
 
-    def _receive(self, key: TransferKey) -> Incoming:
+    def _receive(self, key: TransferKey, lane: Lane) -> Posted:
         counts = None
         if self._context.spec.sends_counts(key.channel):
             counts = self._exchange_counts(key, None)
-        return self._move(key, {}, counts)
+        return self._post(key, {}, counts, lane)
 
-    def _exchange(self, key: TransferKey) -> Incoming:
+    def _exchange(self, key: TransferKey, lane: Lane) -> Posted:
         outgoing = self._slots.wait_for(key.sent, Outgoing)
         counts = None
         if self._context.spec.sends_counts(key.channel):
             counts = self._exchange_counts(key, outgoing)
-        return self._move(key, outgoing.buffers, counts)
+        return self._post(key, outgoing.buffers, counts, lane)
 
-    def _move(
-        self, key: TransferKey, sends: Mapping[str, torch.Tensor], counts: Counts | None
-    ) -> Incoming:
-        side = self._sides[key.channel.target.side]
-        incoming = Incoming.allocate(side.expected(key, counts), self._context.device)
-        started_s = time.perf_counter()
-        self._ports.post_payload(key, sends, incoming.buffers).wait()
-        nbytes = sum(len(buffer) for buffer in incoming.buffers.values())
-        self._hops.append(hop_until_now(key, False, nbytes, started_s))
-        return incoming
+    def _post(
+        self,
+        key: TransferKey,
+        sends: Mapping[str, torch.Tensor],
+        counts: Counts | None,
+        lane: Lane,
+    ) -> Posted:
+        expected = self._sides[key.channel.target.side].expected(key, counts)
+        lane.room.acquire()  # ends: what is under way arrives or fails
+        incoming = Incoming.allocate(expected, self._context.device)
+        at_s = time.perf_counter()
+        return Posted(incoming, self._ports.post_payload(key, sends, incoming.buffers), at_s)
+
+    def _arrive(self, key: TransferKey, future: "Future[Posted]", lane: Lane) -> Incoming:
+        posted = future.result()
+        posted.work.wait()
+        nbytes = sum(len(buffer) for buffer in posted.incoming.buffers.values())
+        # payloads of a lane come one after the other, however early they are posted
+        hop = hop_until_now(key, False, nbytes, max(posted.at_s, lane.free_s))
+        lane.free_s = hop.end_s
+        self._hops.append(hop)
+        return posted.incoming
 
     def _exchange_counts(self, key: TransferKey, outgoing: Outgoing | None) -> Counts:
         members = self._context.layout.members(key.channel.source, self._context.worker.ring)

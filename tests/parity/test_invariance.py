@@ -143,8 +143,8 @@ def gates_without_gradient(patch: pytest.MonkeyPatch) -> None:
 def other_experts(patch: pytest.MonkeyPatch) -> None:
     half = attention.attention_half
 
-    def turned(*args: Any) -> attention.AttentionOut:
-        out = half(*args)
+    def turned(*args: Any, **kwargs: Any) -> attention.AttentionOut:
+        out = half(*args, **kwargs)
         return replace(out, routing=replace(out.routing, expert_TK=(out.routing.expert_TK + 1) % 7))
 
     patch.setattr(attention, "attention_half", turned)

@@ -279,6 +279,15 @@ def test_the_router_learns_through_the_gates_alone(
     t.assert_close(grads[name].norm().item(), slope, 1e-6)
 
 
+@few_layouts
+def test_forced_balance_sends_each_token_to_the_same_experts_in_every_layout(
+    layout: dict[str, Any],
+) -> None:
+    config = tiny(**layout, model__forced_balance=True)
+    batch = t.batch_of(config)
+    t.assert_equals_reference(t.one_step(config, batch), t.reference(config, batch))
+
+
 # Promise of bits, precision
 
 

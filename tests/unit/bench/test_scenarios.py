@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from disagmoe.bench.scenarios import (
-    AF_PIPE,
-    EP_1F1B,
     SCENARIOS,
     SYSTEMS,
+    TWO_TO_ONE,
+    Scenario,
+    System,
     choose,
     configs_folder,
-    workers_of,
 )
 from disagmoe.config.load import load_run_config, override
 from disagmoe.errors import ConfigError
@@ -26,7 +26,8 @@ def test_all_scenarios_by_default() -> None:
 def test_quick_keeps_those_that_decide_at_one_rate_without_a_search() -> None:
     chosen = choose(SCENARIOS, [], quick=True)
     assert [scenario.name for scenario in chosen] == ["equal", "unequal"]
-    assert all(s.rates == (1.0,) and s.micro_batch_sizes == () for s in chosen)
+    assert all(s.rates == (1.0,) and s.micro_batches == (1,) for s in chosen)
+    assert all(s.systems == SYSTEMS for s in chosen)
 
 
 def test_names_choose_in_quick_runs_too() -> None:
@@ -38,23 +39,42 @@ def test_an_unknown_name_is_refused_with_those_that_exist() -> None:
         choose(SCENARIOS, ["lang"], quick=False)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_every_system_fits_every_config(scenario: object, system: str) -> None:
-    config = load_run_config(CONFIGS / scenario.config)  # type: ignore[attr-defined]
-    two_hosts = override(config, workers_of(system, 2))
+@pytest.mark.parametrize(
+    ("scenario", "system"),
+    [(scenario, system) for scenario in SCENARIOS for system in scenario.systems],
+    ids=lambda value: value.name,
+)
+def test_every_system_fits_every_config(scenario: Scenario, system: System) -> None:
+    config = load_run_config(CONFIGS / scenario.config)
+    two_hosts = override(config, system.settings(2))
     assert two_hosts.parallel.workers == 2
 
 
 def test_an_odd_host_is_for_attention() -> None:
-    assert workers_of(AF_PIPE, 3)[1:] == [
+    split, plain, _ = SYSTEMS
+    assert split.settings(3)[1:3] == [
         "parallel.attention_workers=2",
         "parallel.expert_workers=1",
     ]
-    assert workers_of(EP_1F1B, 3)[1:] == [
+    assert plain.settings(3)[1:3] == [
         "parallel.attention_workers=3",
         "parallel.expert_workers=3",
     ]
+
+
+def test_shares_are_those_of_both_sides() -> None:
+    assert TWO_TO_ONE[0].settings(2)[3:] == [
+        "parallel.attention_shares=[2.0, 1.0]",
+        "parallel.expert_shares=[2.0, 1.0]",
+    ]
+
+
+def test_no_micro_batch_leaves_a_worker_without_a_sequence() -> None:
+    per_host = (0.5, 1, 2)
+    split, plain, _ = SYSTEMS
+    assert split.micro_batch_sizes(2, per_host) == [1, 2, 4]
+    assert plain.micro_batch_sizes(2, per_host) == [2, 4]
+    assert TWO_TO_ONE[0].micro_batch_sizes(2, per_host) == [3]
 
 
 def test_configs_are_found_below_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Workers by node, and what is said when a cluster has no such nodes."""
 
-from disagmoe.cluster.placement import Bundle, bundles, explain
+from disagmoe.cluster.placement import Bundle, bundles, by_address, explain
 from disagmoe.schedule.layout import Layout, Side
 
 
@@ -24,6 +24,18 @@ def test_colocated_workers_have_nodes_of_their_own_kind() -> None:
     (first, _) = bundles(both.workers, workers_per_node=1, gpus_per_worker=0.0)
     assert first == Bundle(Side.COLOCATED, ("C0.0",), 0.0)
     assert first.resources == {"colocated_node": 1.0, "CPU": 1.0}
+
+
+def test_workers_of_a_side_follow_the_addresses_of_their_hosts() -> None:
+    """Ray puts equal bundles where it likes; a run that starts again finds its ranks in place."""
+    asked = bundles(layout().workers, workers_per_node=1, gpus_per_worker=0.0)
+    hosts = ["10.0.0.10", "10.0.0.9", "10.0.0.1", "10.0.0.12", "10.0.0.11"]
+    assert by_address(asked, hosts) == [2, 1, 0, 4, 3]
+
+
+def test_bundles_that_ask_for_more_keep_their_own_nodes() -> None:
+    asked = bundles(layout().workers, workers_per_node=2, gpus_per_worker=0.0)
+    assert by_address(asked, ["10.0.0.3", "10.0.0.2", "10.0.0.1"]) == [0, 1, 2]
 
 
 def test_a_cluster_that_does_not_fit_is_shown_beside_what_was_asked() -> None:

@@ -35,7 +35,7 @@ def store() -> dict[str, torch.Tensor]:
 def test_attention_half_is_norm_attention_residual_norm_router() -> None:
     params = AttentionParams.read(store(), CONFIG, 0)
     h = torch.randn(3, 5, 8, dtype=torch.float64)
-    out = attention_half(params, h, CONFIG, ROPE)
+    out = attention_half(params, h, CONFIG, ROPE, layer=0)
     x = h + attention(params, rms_norm(h, params.attn_norm_D, 1e-6), CONFIG, ROPE)
     n = rms_norm(x, params.moe_norm_D, 1e-6).flatten(0, 1)
     routing = route(params.router_ED, n, top_k=2, renormalise=False)
@@ -48,7 +48,7 @@ def test_attention_half_is_norm_attention_residual_norm_router() -> None:
 def test_a_worker_without_sequences_gets_zero_gradients() -> None:
     leaves = {name: tensor.requires_grad_() for name, tensor in store().items()}
     h = embed(leaves["embed.weight"], torch.zeros(0, 5, dtype=torch.int64))
-    out = attention_half(AttentionParams.read(leaves, CONFIG, 0), h, CONFIG, ROPE)
+    out = attention_half(AttentionParams.read(leaves, CONFIG, 0), h, CONFIG, ROPE, layer=0)
     totals = StepTotals(valid_targets=7, tokens=20, sequences=4, micro_batches=1)
     no_targets = torch.zeros(0, dtype=torch.int64)
     loss = head_loss(HeadParams.read(leaves, CONFIG), out.x_TD, no_targets, CONFIG, totals)

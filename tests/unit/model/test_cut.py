@@ -116,7 +116,7 @@ class HandRuntime:
         rope = Rope.of(CONFIG, LENGTH, torch.float64)
         inputs = [x.detach().requires_grad_() for x in h]
         params = AttentionParams.read(self.dense, CONFIG, layer)
-        outs = [attention_half(params, x, CONFIG, rope) for x in inputs]
+        outs = [attention_half(params, x, CONFIG, rope, layer=layer) for x in inputs]
         plans = [plan_dispatch(out.routing.expert_TK, self.ranges, self.dedupe) for out in outs]
         calls = [self.run_experts(layer, rank, outs, plans) for rank in range(len(self.ranges))]
         following = []

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from disagmoe.model.router import route
+from disagmoe.model.router import draw_experts, route
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
 
@@ -67,3 +67,22 @@ def test_detach_keeps_values_and_drops_the_graph() -> None:
     for name in ("expert_TK", "gate_TK", "probs_TE", "logits_TE"):
         assert torch.equal(getattr(detached, name), getattr(routing, name))
         assert not getattr(detached, name).requires_grad
+
+
+def test_given_experts_keep_the_weights_that_the_router_has_for_them() -> None:
+    given = torch.tensor([[3, 1]])
+    routing = route(torch.eye(4), LOGITS, top_k=2, renormalise=False, expert_TK=given)
+    free = route_logits(LOGITS, 4, renormalise=False)
+    assert torch.equal(routing.expert_TK, given)
+    assert torch.equal(routing.gate_TK, free.gate_TK[:, [3, 1]])
+
+
+def test_drawn_experts_are_distinct_equally_frequent_and_differ_by_layer() -> None:
+    drawn = draw_experts(4000, 8, 3, layer=1, device=torch.device("cpu"))
+    assert all(len(set(row)) == 3 for row in drawn.tolist())
+    counts = torch.bincount(drawn.flatten(), minlength=8) / (4000 * 3 / 8)
+    assert (counts - 1).abs().max() < 0.06  # 3 standard deviations of a binomial
+    same = draw_experts(4000, 8, 3, layer=1, device=torch.device("cpu"))
+    other = draw_experts(4000, 8, 3, layer=2, device=torch.device("cpu"))
+    assert torch.equal(drawn, same)
+    assert not torch.equal(drawn, other)

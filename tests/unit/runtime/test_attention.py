@@ -70,7 +70,7 @@ def test_rows_gates_and_ids_are_those_of_the_routing(dedupe: str, sets: dict[str
     params = AttentionParams.read(alone.parameters.values, config.model, 0)
     h_BSD = alone.slot(SlotKind.HIDDEN, torch.Tensor).view(4, 5, 8)
     rope = Rope.of(config.model, 5, torch.float64, torch.device("cpu"))
-    out = attention_half(params, h_BSD, config.model, rope)
+    out = attention_half(params, h_BSD, config.model, rope, layer=0)
     carried_TD = out.x_TD if sets else out.n_TD  # a fused residual carries x itself
     rows = alone.slot(SlotKind.ROWS, Outgoing)
     gates = torch.zeros(20, 4, dtype=torch.float64)

@@ -73,10 +73,10 @@ def test_payloads_arrive_while_the_program_computes(monkeypatch: pytest.MonkeyPa
         experts = run.workers[Worker.parse("F0.0")]
         side = experts._experts
         assert side is not None
-        original, move = side._forward, experts.interpreter._inbox._move
+        original, arrive = side._forward, experts.interpreter._inbox._arrive
 
-        def watched_move(key: object, *rest: object) -> object:
-            incoming = move(key, *rest)  # type: ignore[arg-type]
+        def watched_arrival(key: object, *rest: object) -> object:
+            incoming = arrive(key, *rest)  # type: ignore[arg-type]
             if str(key) == "A0>F0.act L0 m1":
                 arrived.set()
             return incoming
@@ -87,7 +87,7 @@ def test_payloads_arrive_while_the_program_computes(monkeypatch: pytest.MonkeyPa
             original(layer, mb)
 
         monkeypatch.setattr(side, "_forward", slow_forward)
-        monkeypatch.setattr(experts.interpreter._inbox, "_move", watched_move)
+        monkeypatch.setattr(experts.interpreter._inbox, "_arrive", watched_arrival)
         assert_equals_reference(step(run), reference(config, batch_of(config)))
 
 
@@ -106,10 +106,10 @@ def test_threads_end_when_the_worker_leaves() -> None:
         run.each(lambda runtime: runtime.run_step(0))
         names = {t.name for t in threading.enumerate() if ">" in t.name}
         assert {name.rpartition("_")[0] for name in names} == {
-            "A0>F0.act",
-            "F0>A0.act",
-            "A0>F0.grad",
-            "F0>A0.grad",
+            "A0> posts",
+            "A0> waits",
+            "F0> posts",
+            "F0> waits",
         }
     deadline = time.monotonic() + 5
     while any(">" in t.name for t in threading.enumerate()):
