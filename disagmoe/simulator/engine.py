@@ -27,8 +27,8 @@ class Way:
     """A resource that carries one payload at a time, and when it did."""
 
     free: float = 0.0
-    starts: array[float] = field(default_factory=lambda: array("d"))
-    ends: array[float] = field(default_factory=lambda: array("d"))
+    starts: "array[float]" = field(default_factory=lambda: array("d"))
+    ends: "array[float]" = field(default_factory=lambda: array("d"))
 
     def book(self, time: float, duration: float) -> tuple[float, float]:
         """Take the way from `time` on, as soon as it is free; return when it begins and ends."""
@@ -64,7 +64,7 @@ class Actor:
     """The transfer that it waits for; -1 while it runs."""
     exposed: float = 0.0
     """Time with nothing to do but to wait for the network."""
-    waits: array[float] = field(default_factory=lambda: array("d"))
+    waits: "array[float]" = field(default_factory=lambda: array("d"))
     """Begins and ends of it, alternately."""
 
 

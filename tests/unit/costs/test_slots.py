@@ -61,7 +61,7 @@ def test_what_attention_keeps_for_its_backward(family, dtype):
 
     h_BSD = torch.randn(BATCH, LENGTH, model.hidden).to(dtype).requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = attention_half(AttentionParams.read(store, model, 0), h_BSD, model, rope)
+        out = attention_half(AttentionParams.read(store, model, 0), h_BSD, model, rope, layer=0)
     found = stores([h_BSD, *kept, *tensors(out)])
     router = store["layers.0.router.weight"]  # widened to fp32, once for all tokens
     for parameter in (*store.values(), rope.cos_SC, rope.sin_SC):
