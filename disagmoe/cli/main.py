@@ -11,6 +11,7 @@ from disagmoe.cli import bench, checkpoint, config, data, hf, schedule
 from disagmoe.cli.doctor import doctor
 from disagmoe.cli.evaluate import evaluate
 from disagmoe.cli.invariance import invariance
+from disagmoe.cli.simulate import simulate
 from disagmoe.cli.train import train
 from disagmoe.errors import (
     CheckpointError,
@@ -39,6 +40,7 @@ app.add_typer(schedule.app, name="schedule")
 app.command()(doctor)
 app.command()(evaluate)
 app.command()(invariance)
+app.command()(simulate)
 app.command()(train)
 
 

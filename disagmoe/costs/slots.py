@@ -96,12 +96,17 @@ class SlotSizes:
         self._scenario = scenario
         self._rank = worker.rank
         self._routes: dict[int, Routes] = {}
+        self._known: dict[tuple[Side, SlotKind, int], float] = {}
 
     def __call__(self, slot: Slot) -> float:
-        """Bytes of `slot`."""
-        if slot.side is Side.EXPERT:
-            return self.expert_bytes(slot.kind, self.load(slot.layer))
-        return self._attention_bytes(slot.kind, slot.layer)
+        """Bytes of `slot`, which are the same for all micro-batches."""
+        key = (slot.side, slot.kind, slot.layer)
+        if key not in self._known:
+            if slot.side is Side.EXPERT:
+                self._known[key] = self.expert_bytes(slot.kind, self.load(slot.layer))
+            else:
+                self._known[key] = self._attention_bytes(slot.kind, slot.layer)
+        return self._known[key]
 
     def load(self, layer: int) -> Load:
         """What comes to this worker's experts of `layer`."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from disagmoe.simulator.load import Load, Traffic
-from disagmoe.simulator.lowering import Code, Lowered
+from disagmoe.simulator.lowering import Lowered
 
 _UNKNOWN = -1.0
 
@@ -27,8 +27,8 @@ class Way:
     """A resource that carries one payload at a time, and when it did."""
 
     free: float = 0.0
-    starts: array[float] = field(default_factory=lambda: array("d"))
-    ends: array[float] = field(default_factory=lambda: array("d"))
+    starts: "array[float]" = field(default_factory=lambda: array("d"))
+    ends: "array[float]" = field(default_factory=lambda: array("d"))
 
     def book(self, time: float, duration: float) -> tuple[float, float]:
         """Take the way from `time` on, as soon as it is free; return when it begins and ends."""
@@ -47,7 +47,7 @@ class Actor:
 
     group: int
     rank: int
-    program: Sequence[tuple[Code, int]]
+    program: Sequence[tuple[int, int]]
     near: Way = field(default_factory=Way)
     out: Way = field(default_factory=Way)
     into: Way = field(default_factory=Way)
@@ -64,7 +64,7 @@ class Actor:
     """The transfer that it waits for; -1 while it runs."""
     exposed: float = 0.0
     """Time with nothing to do but to wait for the network."""
-    waits: array[float] = field(default_factory=lambda: array("d"))
+    waits: "array[float]" = field(default_factory=lambda: array("d"))
     """Begins and ends of it, alternately."""
 
 
@@ -103,12 +103,10 @@ class Engine:
         """By receiver."""
         self.last_sender = array("q", [-1]) * transfers
         """By receiver: the rank whose part came last."""
-        self._missing = array("q", [0]) * transfers
-        for wire, traffic in enumerate(load.traffic):
-            for mb in range(spec.micro_batches):
-                base = (mb * len(lowered.wires) + wire) * self.width
-                for rank in range(len(self.actors[traffic.target])):
-                    self._missing[base + rank] = 1 if traffic.twins else len(traffic.parts)
+        missing = array("q")
+        for traffic in load.traffic:
+            missing.extend([1 if traffic.twins else len(traffic.parts)] * self.width)
+        self._missing = missing * spec.micro_batches
         self._events: list[tuple[float, int, int, int, int, float]] = []
         self._sequence = 0
 
@@ -171,15 +169,19 @@ class Engine:
                     time = arrival
                     actor.came_last = number
             else:  # SENT
-                gone = self.gone[index]
-                if gone == _UNKNOWN:
+                if self.gone[index] == _UNKNOWN:
                     actor.waiting = number
                     break
-                if gone > time:
-                    actor.awaited.append((time, gone))
-                    time = gone
+                time = self._sent(actor, time, self.gone[index])
             at += 1
         actor.at, actor.time = at, time
+
+    def _sent(self, actor: Actor, time: float, gone: float) -> float:
+        """Wait until a payload has left; return when that is."""
+        if gone <= time:
+            return time
+        actor.awaited.append((time, gone))
+        return gone
 
     def _expose(self, actor: Actor, until: float) -> None:
         """Count when the actor waited for the network since its last op: something had been handed

@@ -1,8 +1,8 @@
 """Programs in numbers, so that the event loop meets no objects.
 
 An op is a place in the chain of a micro-batch (`schedule/chain.py`), a wire is a transfer of that
-chain; both are numbered, and an instruction is about one of them for one micro-batch. Numbers of all
-micro-batches: op = mb * places + place, transfer = mb * wires + wire.
+chain; both are numbered, and an instruction is about one of them for one micro-batch. Numbers of
+all micro-batches: op = mb * places + place, transfer = mb * wires + wire.
 """
 
 from collections.abc import Mapping
@@ -36,8 +36,8 @@ class Code(IntEnum):
     """Wait until a payload has left."""
 
 
-Instructions = tuple[tuple[Code, int], ...]
-"""Each with the number of its op or transfer."""
+Instructions = tuple[tuple[int, int], ...]
+"""Codes, as plain numbers, each with the number of its op or transfer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +86,19 @@ class _Lowering:
         found = (self._lower(one, program.group) for one in program.instructions)
         return tuple(one for one in found if one is not None)
 
-    def _lower(self, instruction: Instruction, group: Group) -> tuple[Code, int] | None:
+    def _lower(self, instruction: Instruction, group: Group) -> tuple[int, int] | None:
         if isinstance(instruction, Compute):
             if instruction.op is Op.REDUCE_COUNTS:  # a message of a few bytes
                 return None
             place = self.place_of[instruction.op, instruction.layer]
-            return Code.COMPUTE, instruction.mb * len(self.place_of) + place
+            return int(Code.COMPUTE), instruction.mb * len(self.place_of) + place
         if not isinstance(instruction, Transfer):
             return None
         code = self._code(instruction, group)
         if code is None:
             return None
         wire = self.wire_of[instruction.channel, instruction.layer]
-        return code, instruction.mb * len(self.wire_of) + wire
+        return int(code), instruction.mb * len(self.wire_of) + wire
 
     def _code(self, transfer: Transfer, group: Group) -> Code | None:
         match transfer.op:

@@ -1,0 +1,107 @@
+"""A simulated step in words and as one JSON object."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from disagmoe.schedule.accounting import Shares
+from disagmoe.simulator.simulate import Memory, Result
+from disagmoe.units import format_bytes, format_seconds
+
+_PATH_LINES = 4
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """All figures; times in seconds, sizes in bytes."""
+    return {
+        "step_s": result.step_s,
+        "makespan_s": result.makespan_s,
+        "end_s": result.end_s,
+        "lower_bound_s": result.bound.time,
+        "bound": result.bound.name,
+        "gap": result.gap,
+        "tokens_per_s": result.tokens_per_s,
+        "mfu": result.mfu,
+        **asdict(result.shares),
+        "groups": [
+            {"group": name, **asdict(Shares.of(seconds)), "seconds": dict(seconds)}
+            for name, seconds in result.seconds.items()
+        ],
+        "critical_path": {
+            "compute": dict(result.path.compute),
+            "network": dict(result.path.network),
+            "sends": result.path.sends,
+        },
+        "fits": result.fits,
+        "memory": [memory_json(one) for one in result.memory],
+        "operations": result.operations,
+    }
+
+
+def memory_json(one: Memory) -> dict[str, Any]:
+    """Bytes of one worker by what they are for."""
+    return {
+        "worker": one.worker,
+        **asdict(one.use),
+        "total": one.use.total,
+        "available": one.available,
+        "fits": one.fits,
+    }
+
+
+def as_text(result: Result) -> str:
+    """A few lines on the step, a table of groups, one of memory, and the critical path."""
+    shares = result.shares
+    return "\n".join(
+        (
+            f"step {format_seconds(result.step_s)} (of it {format_seconds(result.end_s)} sums of "
+            f"gradients and update), {result.tokens_per_s:,.0f} tokens/s, "
+            f"MFU {100 * result.mfu:.1f} %",
+            f"makespan {format_seconds(result.makespan_s)}, lower bound "
+            f"{format_seconds(result.bound.time)} ({result.bound.name}), "
+            f"gap {100 * (result.gap - 1):.1f} %",
+            f"utilisation {100 * shares.utilisation:.1f} %, exposed communication "
+            f"{100 * shares.exposed_communication:.1f} %, bubble {100 * shares.bubble:.1f} %",
+            "",
+            *_groups(result),
+            "",
+            *memory_lines(result),
+            "",
+            "longest on the critical path:",
+            *_path(result),
+        )
+    )
+
+
+def _groups(result: Result) -> list[str]:
+    lines = ["group   utilisation  exposed  bubble"]
+    for name, seconds in result.seconds.items():
+        one = Shares.of(seconds)
+        lines.append(
+            f"{name:<7} {100 * one.utilisation:9.1f} %  {100 * one.exposed_communication:5.1f} %  "
+            f"{100 * one.bubble:4.1f} %"
+        )
+    return lines
+
+
+def memory_lines(result: Result) -> list[str]:
+    """The fullest worker of each group, by what fills it."""
+    names = list(asdict(result.memory[0].use))
+    head = "".join(f"{name:>11}" for name in names)
+    lines = [f"memory  {head}{'total':>11}{'available':>11}"]
+    for one in result.memory:
+        sizes = [*asdict(one.use).values(), one.use.total, one.available]
+        row = "".join(f"{format_bytes(size):>11}" for size in sizes)
+        lines.append(f"{one.worker:<8}{row}{'' if one.fits else '  does not fit'}")
+    return lines
+
+
+def _path(result: Result) -> list[str]:
+    parts: Mapping[str, float] = {
+        **result.path.compute,
+        **{f"network {channel}": time for channel, time in result.path.network.items()},
+        "waits until a payload has left": result.path.sends,
+    }
+    ranked = sorted(parts.items(), key=lambda part: (-part[1], part[0]))
+    whole = result.makespan_s
+    return [f"  {100 * time / whole:5.1f} %  {name}" for name, time in ranked[:_PATH_LINES]]
