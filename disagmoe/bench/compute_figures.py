@@ -27,9 +27,13 @@ def step_s(side: Side) -> float:
 
 
 def fastest(outcome: Outcome) -> Side:
-    """The implementation of Transformers that took the least time per token."""
-    ran = [side for name, side in outcome.sides.items() if name in IMPLEMENTATIONS and side.steps_s]
-    return max(ran, key=tokens_per_s)
+    """The implementation of Transformers that took the least time per token in the rounds."""
+    played = [
+        side
+        for name, side in outcome.sides.items()
+        if name in IMPLEMENTATIONS and not side.left_out
+    ]
+    return max(played, key=tokens_per_s)
 
 
 def tokens_per_s(side: Side) -> float:
