@@ -72,6 +72,8 @@ class RayCrew:
                 return actor.restore.remote(self._assignments[name])
             case "saved":
                 return actor.saved.remote(call.step)
+            case "ping":
+                return actor.ping.remote()
 
     def poll(self, timeout_s: float) -> list[Reply]:
         """See Crew."""
@@ -88,7 +90,7 @@ class RayCrew:
         try:
             outcome: Outcome = ray.get(ref)
         except RayActorError as error:
-            outcome = died(name, str(error))
+            outcome = died(name, str(error), preempted=error.preempted)
         except RayError as error:
             outcome = failure_of(name, error)
         return Reply(call, name, outcome)
@@ -96,6 +98,11 @@ class RayCrew:
     def ping(self, timeout_s: float) -> Mapping[str, Progress]:
         """See Crew."""
         return self._ask("ping", timeout_s)
+
+    def send_pings(self, workers: Sequence[str]) -> None:
+        """See Crew."""
+        for name in workers:
+            self._waiting[self._submit(Call("ping"), name)] = (Call("ping"), name)
 
     def stacks(self, timeout_s: float) -> Mapping[str, str]:
         """See Crew."""

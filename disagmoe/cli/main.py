@@ -8,6 +8,7 @@ import typer
 
 from disagmoe import __version__
 from disagmoe.cli import bench, checkpoint, config, data, schedule
+from disagmoe.cli.inquiry import status, stop
 from disagmoe.cli.invariance import invariance
 from disagmoe.cli.train import train
 from disagmoe.errors import (
@@ -34,6 +35,8 @@ app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 app.add_typer(schedule.app, name="schedule")
 app.command()(invariance)
+app.command()(status)
+app.command()(stop)
 app.command()(train)
 
 

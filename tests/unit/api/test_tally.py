@@ -88,7 +88,7 @@ def test_a_whole_run() -> None:
             },
         },
         versions={"python": "3.12.1", "ray": ray.__version__},
-        restarts=0,
+        restarts={},
         first_error=None,
         checkpoint=None,
         elapsed_s=9.0,
