@@ -152,7 +152,7 @@ class Reservation(Mapping[str, Place]):
 
 
 def selector(bundle: Bundle, without: frozenset[str]) -> dict[str, str]:
-    """Labels, in Ray's words, that the node of `bundle` must have in order not to be in `without`."""
+    """Labels, in Ray's words, that the node of `bundle` must have so as not to be of `without`."""
     if bundle.node or not without:
         return bundle.labels
     return {"ray.io/node-id": f"!in({','.join(sorted(without))})"}
