@@ -1,6 +1,7 @@
 """The driver actor: compiles the programs, hosts the store, and drives the workers."""
 
 import logging
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -95,8 +96,9 @@ class _DriverShell:
         )
 
     @ray.method(concurrency_group="control")
-    def ping(self) -> None:
-        """Answer."""
+    def ping(self) -> int:
+        """Answer, with the process id."""
+        return os.getpid()
 
 
 _OPTIONS: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """The workers of a run as Ray actors."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -21,11 +21,13 @@ class RayCrew:
         self,
         assignments: Sequence[WorkerAssignment],
         plan: RunPlan,
+        actor_class: Callable[[str], Any] | None = None,
     ) -> None:
-        """Create one actor per assignment, where `plan` says, with its share of CPUs and GPU."""
+        """Create one actor per assignment, where `plan` says, with its share of CPUs and GPU;
+        `actor_class` gives another class than that of its side, by name."""
         self._assignments = {item.worker: item for item in assignments}
         self._actors = {
-            name: _actor_class(name)
+            name: (actor_class or _actor_class)(name)
             .options(
                 name=f"{plan.ray_name}/e{plan.epoch}/{name}",
                 num_cpus=plan.cpus_per_worker,

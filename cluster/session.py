@@ -1,6 +1,7 @@
 """A run under way as the script sees it: a stream of events, and a way to stop it."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -37,8 +38,9 @@ class Session:
         self._driver = driver
         self._stream = driver.run.options(num_returns="streaming").remote(plan)
         self._ended = False
-        self._ping: Any = None
-        self._pinged_s = 0.0
+        self._ping: Any = driver.ping.remote()
+        self._pinged_s = time.monotonic()
+        self._pid: int | None = None
         self._answered = False
         self._start_within_s = plan.config.cluster.start_timeout_s
         self._alive_within_s = plan.config.cluster.heartbeat_timeout_s
@@ -83,7 +85,7 @@ class Session:
         if ray.wait([self._ping], timeout=0)[0]:
             ping, self._ping, self._answered = self._ping, None, True
             try:
-                ray.get(ping)
+                self._pid = ray.get(ping)
             except RayError as error:
                 raise WorkerError(f"the driver has died: {exit_detail(str(error))}") from error
             return now_s
@@ -104,6 +106,9 @@ class Session:
         """Kill the driver, and with it the workers, which it owns."""
         with suppress(RayError):
             ray.kill(self._driver)
+        if self._pid is not None:  # it is on this machine; one that is suspended hears no Ray
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
 
 
 @contextmanager

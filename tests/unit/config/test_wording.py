@@ -16,8 +16,8 @@ WRONG = {
     "foo.bar.baz=1": "foo.bar.baz is no setting; `disagmoe config explain` lists all",
     "foo=1": "foo is no setting; `disagmoe config explain` lists all",
     "foo={}": (
-        "[foo] is no table; the tables are model, parallel, train, data, cluster, checkpoint and "
-        "trace"
+        "[foo] is no table; the tables are model, parallel, train, data, cluster, checkpoint, "
+        "recovery and trace"
     ),
     "train.eval.zq=1": (
         "train.eval.zq is no setting; "
