@@ -300,7 +300,6 @@ def _ends_truthfully(config: RunConfig, run_dir: Path, worker: str) -> bool:
         named = text.startswith(f"{worker} failed at instruction") and "drill: fault 0" in text
         repeated = "the same error came at the same step" in text
         return named and repeated and restarts == {"raised": 1}
-        )
     return False
 
 
