@@ -15,6 +15,7 @@ from disagmoe.actors.events import (
     StepResult,
     StepTraced,
 )
+from disagmoe.checkpoint.catalogue import names
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def line_of(event: Event) -> str:
         case ScheduleTuned():
             return f"tuned: {event.config.parallel}"
         case CheckpointSaved():
-            deleted = f", deleted those of steps {event.deleted}" if event.deleted else ""
+            deleted = f", deleted {names(event.deleted)}" if event.deleted else ""
             return f"saved {event.place} in {event.elapsed_s:.2f} s{deleted}"
         case RunEnded():
             return f"the run has ended: {event.status}"

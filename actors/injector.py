@@ -38,7 +38,7 @@ class Injection:
     step: int
     """Steps that are done before it."""
     skip: int = 0
-    """Instructions of the phase that are done before it in that step, as far as there are more."""
+    """Instructions of the phase that are done before it in that step."""
     again: bool = False
     """Whether it comes back each time that its step is done."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from disagmoe.actors.events import CheckpointSaved, StepResult
 from disagmoe.actors.messages import Call, ResumePoint, Saved
 from disagmoe.checkpoint.catalogue import (
+    check_writable,
     delete_incomplete,
     delete_leftovers,
     retain,
@@ -33,6 +34,7 @@ class _Save:
     step: int
     tokens: int
     first_loss: float | None
+    last_loss: float | None
     config: RunConfig
     programs_sha256: str
     since_s: float
@@ -83,8 +85,9 @@ class Keeper:
         """Delete what interrupted saves have left in the folder, and set aside what lies after the
         step that the run goes on from. Nobody may be saving there.
 
-        Raises CheckpointError where that cannot be done.
+        Raises CheckpointError where that cannot be done, or the folder cannot be written.
         """
+        check_writable(self._folder)
         delete_incomplete(self._folder)
         if self.resume is not None:
             set_aside(self._folder, self.resume.step)
@@ -106,9 +109,10 @@ class Keeper:
         """Count a step; where its state is being saved, return the call that says when a worker's
         part is durable."""
         self._tokens += result.tokens
+        loss = result.loss if math.isfinite(result.loss) else None
         if not self._begun:
             self._begun = True
-            self._first_loss = result.loss if math.isfinite(result.loss) else None
+            self._first_loss = loss
         if not result.saving:
             return None
         done = result.step + 1
@@ -116,6 +120,7 @@ class Keeper:
             done,
             self._tokens,
             self._first_loss,
+            loss,
             self._config,
             self._programs_sha256,
             self._now(),
@@ -173,6 +178,7 @@ class Keeper:
                 updates=parts[0].updates,
                 tokens=save.tokens,
                 first_loss=save.first_loss,
+                last_loss=save.last_loss,
             ),
             data=data.model_dump(),
             config=save.config,

@@ -73,7 +73,7 @@ def ground(
     """
     if target.is_own:
         with local_ray(worker_count(config), threads_per_worker(config, cores())) as token:
-            yield _on_own_ray(config, token)
+            yield on_own_ray(config, token)
     elif config.cluster.mode == "cluster":
         with _on_cluster(config, run_id, say) as given:
             yield given
@@ -82,7 +82,8 @@ def ground(
             yield given
 
 
-def _on_own_ray(config: RunConfig, token: str) -> Ground:
+def on_own_ray(config: RunConfig, token: str = "") -> Ground:
+    """Return the places of the workers of `config` on the private Ray that `token` opens."""
     node = ray.get_runtime_context().get_node_id()
     place = Place(node=node, host=LOOPBACK, cpus=cores() // worker_count(config))
     return Ground(

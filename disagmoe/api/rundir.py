@@ -42,7 +42,8 @@ def check_free(path: Path) -> None:
         names = sorted(entry.name for entry in path.iterdir())
         if CONFIG_FILE in names or RESULT_FILE in names:
             raise ConfigError(
-                f"{path} already holds a run; name another directory with --run-dir, or remove it"
+                f"{path} already holds a run; go on with it by --resume {path}, name another "
+                "directory with --run-dir, or remove it"
             )
         if names:
             raise ConfigError(
@@ -53,9 +54,15 @@ def check_free(path: Path) -> None:
         raise ConfigError(f"{path} is a file; name a directory with --run-dir")
 
 
-def check_lasting(path: Path, environ: Mapping[str, str]) -> None:
-    """Raise ConfigError for a relative `path` in a Ray job, whose current directory is a copy that
-    goes with the job and is another one on each node."""
+def check_folder(path: Path, environ: Mapping[str, str]) -> None:
+    """Raise ConfigError for a `path` as the user gave it that is a URI, which a folder would be
+    made of, or relative in a Ray job, whose current directory is a copy that goes with the job and
+    is another one on each node."""
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+:", path.parts[0] if path.parts else ""):
+        raise ConfigError(
+            f"the run directory {path} looks like a URI; name a folder that all nodes see. URIs "
+            "are for data"
+        )
     if in_ray_job(environ) and not path.is_absolute():
         raise ConfigError(
             f"the run directory {path} is relative, but this is a Ray job: its current directory "

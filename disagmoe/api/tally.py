@@ -134,7 +134,7 @@ class Tally:
             steps=before.step + len(steps),
             skipped_steps=before.step - before.updates + sum(bool(step.skipped) for step in steps),
             first_loss=self._first_loss,
-            last_loss=steps[-1].loss if steps else None,
+            last_loss=steps[-1].loss if steps else before.last_loss,
             eval_loss=self.evaluations[-1].loss if self.evaluations else None,
             tokens=before.tokens + sum(step.tokens for step in steps),
             tokens_per_s=_rate(timed) if timed else None,

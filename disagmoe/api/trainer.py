@@ -23,10 +23,11 @@ from disagmoe.actors.events import (
 )
 from disagmoe.actors.messages import ResumePoint
 from disagmoe.api.callback import Callback
+from disagmoe.api.grace import short_grace
 from disagmoe.api.preflight import preflight
 from disagmoe.api.result import Result, RunFailedError, has_result
 from disagmoe.api.resume import Resume, continued, find_resume, goes_on
-from disagmoe.api.rundir import RunDir, check_free, check_lasting, default_run_dir, run_id
+from disagmoe.api.rundir import RunDir, check_folder, check_free, default_run_dir, run_id
 from disagmoe.api.tally import Tally, outcome
 from disagmoe.checkpoint.catalogue import check_unused
 from disagmoe.checkpoint.find import run_folder
@@ -97,7 +98,7 @@ class Trainer:
         """
         began_s = time.monotonic()
         target = choose(self._config.cluster, os.environ)
-        check_lasting(self._given_dir, os.environ)
+        check_folder(self._given_dir, os.environ)
         with joined(target) as there:
             start = self._start(there)
             if (result := self._result_if_done(start)) is not None:
@@ -175,6 +176,8 @@ class Trainer:
         name = run_id(run_dir.path)
         known_as = "" if start.target.is_own else f", where its name is {name}"
         self._say(f"uses {start.target}{known_as}")
+        if text := short_grace(os.environ, start.config.cluster.stop_grace_s):
+            self._say(text)
         for text in (*start.news, *run_dir.news):
             self._say(text)
         with run_session(

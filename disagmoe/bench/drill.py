@@ -9,7 +9,8 @@ from disagmoe.actors.injector import Injection, Kind, Phase
 EVERY = 3
 """Steps from one fault to the next; checkpoints come as often, so that some steps are lost."""
 FIRST = 2
-_MOST_SKIPPED = 12
+_MOST_SKIPPED = 6
+"""Instructions of a phase that each worker has in each step: micro-batches times layers."""
 _PHASES: tuple[Phase, ...] = get_args(Phase)
 _OTHERS: tuple[tuple[Kind, Phase], ...] = (
     ("driver", "forward"),

@@ -14,6 +14,7 @@ from disagmoe.storage import TEMPORARY, Location, reason_of
 _STEP = re.compile(r"step-(0|[1-9][0-9]*)")
 SET_ASIDE = "manifest.set-aside.json"
 """Name of a manifest whose run went on from an earlier step."""
+_MARKER = "write-test"
 
 
 def step_place(folder: Location, step: int) -> Location:
@@ -41,6 +42,15 @@ def incomplete_steps(folder: Location) -> list[int]:
     return [step for step in _steps(folder) if not any(_has(folder, step, n) for n in names)]
 
 
+def set_aside_steps(folder: Location) -> list[int]:
+    """Steps of the checkpoints that `set_aside` has taken out, ascending."""
+    return [
+        step
+        for step in _steps(folder)
+        if _has(folder, step, SET_ASIDE) and not _has(folder, step, MANIFEST)
+    ]
+
+
 def check_unused(folder: Location) -> None:
     """Raise CheckpointError where `folder` holds complete checkpoints, or is a file."""
     if folder.is_file():
@@ -51,6 +61,24 @@ def check_unused(folder: Location) -> None:
             f"{folder}: holds checkpoints of another run ({names(steps)}); resume them with "
             f"--resume {folder}, or set checkpoint.folder to another place"
         )
+
+
+def check_writable(folder: Location) -> None:
+    """Make `folder` and write to it, hours before a first save would.
+
+    Raises CheckpointError where that cannot be done.
+    """
+    marker = folder / _MARKER
+    try:
+        if folder.is_local:  # on an object store there are no directories
+            folder.make_directory()
+        marker.write_bytes(b"written to see whether it can be")
+        marker.fs.delete_file(marker.path)
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder}: checkpoints cannot be saved there ({reason_of(error)}); free space or "
+            "rights there, or set checkpoint.folder to another place"
+        ) from error
 
 
 def delete_incomplete(folder: Location) -> list[int]:

@@ -84,14 +84,18 @@ def _same_work(config: RunConfig, saved: RunConfig) -> bool:
 
 
 def changes(config: RunConfig, saved: RunConfig) -> list[str]:
-    """Say of each setting that differs what it was and what it is, as `train.steps: 10 -> 20`."""
+    """Say of each setting that differs what it was and what it is, as `train.steps: 10 -> 20`; of
+    the costs, which are many and mostly measured, that they differ."""
     return list(_changes("", saved.model_dump(), config.model_dump()))
 
 
 def _changes(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     for key in dict.fromkeys((*before, *after)):
         dotted, old, new = f"{name}{key}", before.get(key), after.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
+        if dotted == "parallel.costs":
+            if old != new:
+                yield "parallel.costs: others than before"
+        elif isinstance(old, dict) and isinstance(new, dict):
             yield from _changes(f"{dotted}.", old, new)
         elif old != new:
             yield f"{dotted}: {_shown(old)} -> {_shown(new)}"

@@ -55,6 +55,8 @@ class Done(Section):
     """Tokens trained on."""
     first_loss: float | None
     """Loss of the first step; None where it was not finite."""
+    last_loss: float | None = None
+    """Loss of the last step, likewise."""
 
 
 class Manifest(Section):

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from disagmoe.checkpoint.catalogue import incomplete_steps, step_place
+from disagmoe.checkpoint.catalogue import incomplete_steps, set_aside_steps, step_place
 from disagmoe.checkpoint.check import content_problems, size_problems
 from disagmoe.checkpoint.manifest import Manifest, read_manifest
 from disagmoe.errors import CheckpointError
@@ -45,6 +45,7 @@ class Examined:
             "precision": precision(manifest),
             "updates": manifest.done.updates,
             "tokens": manifest.done.tokens,
+            "loss": manifest.done.last_loss,
             "parameters": manifest.parameter_count,
             "tensors": len(manifest.parameters),
             "bytes": manifest.size_bytes,
@@ -76,6 +77,8 @@ class Report:
     checkpoints: list[Examined]
     incomplete: list[int]
     """Steps of what interrupted saves have left."""
+    set_aside: list[int]
+    """Steps of those that a run has left behind by going on from an earlier step."""
 
     @property
     def ok(self) -> bool:
@@ -89,6 +92,7 @@ class Report:
             "ok": self.ok,
             "checkpoints": [one.as_json(now) for one in self.checkpoints],
             "incomplete": self.incomplete,
+            "set_aside": self.set_aside,
         }
 
 
@@ -119,7 +123,7 @@ def examine(folder: Location, steps: Sequence[int], *, read: bool = False) -> Re
     Raises CheckpointError where the folder cannot be listed.
     """
     examined = [_examined(step, step_place(folder, step), read) for step in steps]
-    return Report(folder, examined, incomplete_steps(folder))
+    return Report(folder, examined, incomplete_steps(folder), set_aside_steps(folder))
 
 
 def _examined(step: int, place: Location, read: bool) -> Examined:

@@ -8,6 +8,7 @@ import typer
 
 from disagmoe import __version__
 from disagmoe.cli import bench, checkpoint, config, data, schedule
+from disagmoe.cli.doctor import doctor
 from disagmoe.cli.inquiry import status, stop
 from disagmoe.cli.invariance import invariance
 from disagmoe.cli.train import train
@@ -34,6 +35,7 @@ app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 app.add_typer(schedule.app, name="schedule")
+app.command()(doctor)
 app.command()(invariance)
 app.command()(status)
 app.command()(stop)

@@ -22,6 +22,11 @@ def lines(report: Report, now: datetime) -> Iterator[str]:
             yield f"step-{one.step}: {problem}"
     if report.incomplete:
         yield f"left by interrupted saves, and ignored: {names(report.incomplete)}"
+    if report.set_aside:
+        yield (
+            f"set aside, as the run went on from an earlier step: {names(report.set_aside)} "
+            "(rename manifest.set-aside.json to manifest.json to have one back)"
+        )
 
 
 def _row(one: Examined, now: datetime) -> tuple[str, ...]:
@@ -47,8 +52,9 @@ def _details(manifest: Manifest) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     yield f"saved {manifest.saved_at} by {versions}"
     done = manifest.done
+    loss = "" if done.last_loss is None else f", loss {done.last_loss:.4f}"
     yield (
-        f"{done.step} steps, {done.updates} updates, {format_count(done.tokens)} tokens; "
+        f"{done.step} steps, {done.updates} updates, {format_count(done.tokens)} tokens{loss}; "
         f"programs {manifest.programs_sha256[:12]}"
     )
     rows = [

@@ -2,18 +2,22 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from moto.server import ThreadedMotoServer
 from pyarrow import fs as pafs
 
+from disagmoe.actors.events import CheckpointSaved, RunEnded, StepResult
+from disagmoe.actors.messages import ResumePoint
 from disagmoe.checkpoint.catalogue import (
     complete_steps,
     delete_incomplete,
     incomplete_steps,
     retain,
     set_aside,
+    set_aside_steps,
     step_place,
 )
 from disagmoe.checkpoint.check import content_problems, size_problems
@@ -21,9 +25,14 @@ from disagmoe.checkpoint.find import find
 from disagmoe.checkpoint.load import Wanted, load
 from disagmoe.checkpoint.manifest import MANIFEST
 from disagmoe.checkpoint.slices import Kind, Slice
+from disagmoe.config.run import RunConfig
+from disagmoe.data.position import Origin
+from disagmoe.data.source import FixedSource
 from disagmoe.errors import CheckpointError
 from disagmoe.storage import Location
+from tests.unit.actors.threadcrew import run_of
 from tests.unit.checkpoint.saved import parts, saved, small, values
+from tests.unit.runtime.tiny import batch_of, tiny
 
 pytestmark = pytest.mark.gloo  # a server on a socket
 
@@ -98,3 +107,34 @@ def test_a_bucket_that_is_not_there_is_an_error(server: str) -> None:
     with pytest.raises(CheckpointError, match=r"A0\.0 cannot write .* s3://nowhere/run/step-1/A0"):
         small(nowhere)
     assert MANIFEST not in os.listdir()
+
+
+def steps_of(
+    config: RunConfig, folder: Path, place: Location, point: ResumePoint | None = None
+) -> tuple[list[StepResult], list[int]]:
+    """The steps of a run that saves to `place`, and the steps that it has saved."""
+    source = FixedSource([batch_of(config, seed) for seed in range(4)])
+    with run_of(config, folder, source, point, checkpoints=str(place)) as (_, events):
+        seen = list(events)
+    assert seen[-1] == RunEnded(status="ok")
+    saved_steps = [event.step for event in seen if isinstance(event, CheckpointSaved)]
+    return [event for event in seen if isinstance(event, StepResult)], saved_steps
+
+
+def test_a_run_saves_there_and_goes_on(folder: Location, tmp_path: Path) -> None:
+    config = tiny(train__steps=4, checkpoint__interval_steps=2)
+    straight, saved_steps = steps_of(config, tmp_path, folder)
+    assert saved_steps == complete_steps(folder) == [2, 4]
+    found = find(f"{folder.root}{folder.path}/step-2{folder.query}")
+    point = ResumePoint(
+        place=str(found.place),
+        done=found.manifest.done,
+        origin=Origin(2),
+        programs_sha256=found.manifest.programs_sha256,
+    )
+    again, saved_steps = steps_of(config, tmp_path, folder, point)
+    assert saved_steps == [4]
+    assert set_aside_steps(folder) == []
+    assert [(s.step, s.loss, s.grad_norm) for s in again] == [
+        (s.step, s.loss, s.grad_norm) for s in straight[2:]
+    ]

@@ -7,7 +7,7 @@ from disagmoe.cluster.bundles import cluster_bundles, filled
 from disagmoe.cluster.explain import infeasible
 from disagmoe.cluster.matching import all_placed, in_total
 from disagmoe.cluster.nearest import nearest_fit
-from tests.ray.five_nodes import CPUS, GPUS_OF_FIRST, ROLES
+from tests.ray.nodes import CPUS, GPUS_OF_FIRST, ROLES
 from tests.unit.cluster.infeasible import REQUESTS, the_five
 
 

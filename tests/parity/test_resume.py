@@ -1,6 +1,7 @@
 """Saved, killed, resumed: the same bits on the same layout, the same state on any other."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,8 +195,15 @@ class Noisy:
 
 
 def test_random_numbers_go_on_where_they_were(tmp_path: Path) -> None:
-    # threads of one process share its random numbers, so that one worker draws them
-    config = tiny(train__steps=6, checkpoint__interval_steps=2, checkpoint__keep_last=0)
+    # threads of one process share its random numbers, so that there is one worker
+    config = tiny(
+        train__steps=6,
+        checkpoint__interval_steps=2,
+        checkpoint__keep_last=0,
+        parallel__schedule="ep_1f1b",
+        parallel__attention_workers=1,
+        parallel__expert_workers=1,
+    )
     torch.manual_seed(5)
     straight = train(config, tmp_path, Noisy(config))
     assert len({step.valid_targets for step in straight.steps}) > 1
@@ -285,3 +293,77 @@ def test_any_layout_loads_what_another_has_saved(
     tolerance = 1e-6 if precision == "fp32" else 2e-3
     assert again.steps[0].loss == pytest.approx(ran.steps[3].loss, rel=tolerance)
     assert again.updates == ran.updates
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
+def test_another_precision_begins_with_the_same_masters(
+    reshard: tuple[str, Path, Ran, State], precision: str
+) -> None:
+    _, folder, _, expected = reshard
+    config = experts_of(layout(1, 2, 1), precision)
+    source = FixedSource([batch_of(config, seed) for seed in range(4)])
+    state = loaded(config, folder, source)
+    assert {kind for kind, _ in state} >= {Kind.MASTER, Kind.EXP_AVG, Kind.EXP_AVG_SQ}
+    for (kind, name), tensor in state.items():
+        if kind is Kind.WEIGHT:
+            assert torch.equal(tensor, expected[Kind.MASTER, name].bfloat16().float())
+        else:
+            assert torch.equal(tensor, expected[kind, name])
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (
+            damage,
+            r"^F0\.0: .*/step-2/F0\.0\.safetensors: its bytes from 0 to \d+ are not those that w",
+        ),
+        (
+            cut,
+            r"^F0\.0: .*/step-2/F0\.0\.safetensors: has \d+ bytes, the manifest says \d+; restore",
+        ),
+        (Path.unlink, r"^F0\.0: .*/step-2/F0\.0\.safetensors: is missing; restore the file from a"),
+    ],
+)
+def test_a_broken_checkpoint_ends_the_run_before_its_first_step(
+    tmp_path: Path, harm: Callable[[Path], None], message: str
+) -> None:
+    config = tiny(train__steps=4, checkpoint__interval_steps=2)
+    source = FixedSource([batch_of(config, seed) for seed in range(4)])
+    train(config, tmp_path, source)
+    harm(tmp_path / "step-2/F0.0.safetensors")
+    with run_of(config, tmp_path / "again", source, fixed_point(tmp_path, 2)) as (_, events):
+        *before, ended = events
+    assert not any(isinstance(event, StepResult | RunResumed) for event in before)
+    assert isinstance(ended, RunEnded)
+    assert ended.status == "failed"
+    assert re.search(message, ended.failures[0].message)
+
+
+def test_a_disk_that_is_full_ends_the_run_and_the_last_good_one_stays(tmp_path: Path) -> None:
+    config = tiny(train__steps=8, checkpoint__interval_steps=2, checkpoint__keep_last=1)
+    source = FixedSource([batch_of(config, seed) for seed in range(8)])
+    full = tmp_path / "step-6/F0.0.safetensors.partial"
+    with run_of(config, tmp_path, source) as (_, events):
+        full.parent.mkdir()
+        full.symlink_to("/dev/full")
+        seen = list(events)
+    ended = seen[-1]
+    assert isinstance(ended, RunEnded)
+    assert "cannot write its" in ended.failures[0].message
+    assert "No space left on device; free space or rights there, or" in ended.failures[0].message
+    assert [event.step for event in seen if isinstance(event, CheckpointSaved)][-1:] == [4]
+    assert find(str(tmp_path)).manifest.step == 4
+    again = train(config, tmp_path, source, fixed_point(tmp_path, 4))
+    assert again.saved == [6, 8]
+    assert_same(again, train(config, tmp_path / "straight", source))

@@ -301,7 +301,7 @@ def test_a_checkpoint_is_complete_once_all_parts_are(tmp_path: Path) -> None:
     assert events[-1] == RunEnded(status="ok")
     assert events.index(saved[0]) > events.index(step_result(events, 1))
     manifest = find(f"{tmp_path}@2").manifest
-    assert manifest.done == Done(step=2, updates=3, tokens=200, first_loss=5.0)
+    assert manifest.done == Done(step=2, updates=3, tokens=200, first_loss=5.0, last_loss=4.0)
     assert (manifest.data["mixed"], manifest.programs_sha256) == (8, "00")
     assert [file.worker for file in manifest.files] == list(crew.workers)
     assert manifest.versions == {"python": "3"}
@@ -379,7 +379,9 @@ def test_a_resumed_run_loads_and_goes_on_where_it_was(tmp_path: Path) -> None:
         "saving after 4 steps",
     ]
     assert events[2] == RunResumed(step=2, place="/c/step-2", elapsed_s=2.0, same_programs=True)
-    assert find(str(tmp_path)).manifest.done == Done(step=4, updates=3, tokens=400, first_loss=9.0)
+    assert find(str(tmp_path)).manifest.done == Done(
+        step=4, updates=3, tokens=400, first_loss=9.0, last_loss=2.0
+    )
 
 
 def test_a_resumed_run_measures_what_is_not_known_yet(tmp_path: Path) -> None:

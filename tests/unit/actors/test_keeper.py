@@ -91,7 +91,9 @@ def test_a_step_that_is_not_saved_is_counted_all_the_same(tmp_path: Path) -> Non
     setting.step(1)
     setting.write(1)
     setting.finish()
-    assert find(str(tmp_path)).manifest.done == Done(step=2, updates=3, tokens=200, first_loss=5.0)
+    assert find(str(tmp_path)).manifest.done == Done(
+        step=2, updates=3, tokens=200, first_loss=5.0, last_loss=4.0
+    )
 
 
 def test_the_last_ones_are_kept_and_a_save_under_way_deletes_none(tmp_path: Path) -> None:
@@ -169,7 +171,9 @@ def test_a_run_that_goes_on_counts_on(tmp_path: Path) -> None:
     setting.step(4)
     setting.write(4)
     setting.finish()
-    assert find(str(tmp_path)).manifest.done == Done(step=5, updates=3, tokens=500, first_loss=9.0)
+    assert find(str(tmp_path)).manifest.done == Done(
+        step=5, updates=3, tokens=500, first_loss=9.0, last_loss=1.0
+    )
     assert setting.keeper.runs_same_programs
     setting.keeper.goes_on_with(TINY, "11")
     assert not setting.keeper.runs_same_programs

@@ -4,6 +4,7 @@ import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from disagmoe.actors.events import Event, ScheduleTuned
 from disagmoe.actors.host import WorkerHost
 from disagmoe.actors.inquest import Inquest
 from disagmoe.actors.keeper import Keeper
+from disagmoe.actors.markers import Markers
 from disagmoe.actors.messages import (
     Call,
+    Located,
     Outcome,
     Progress,
     ResumePoint,
@@ -25,6 +28,7 @@ from disagmoe.actors.messages import (
     WorkerAssignment,
     WorkerFailure,
 )
+from disagmoe.actors.settle import place
 from disagmoe.actors.startup import open_data
 from disagmoe.config.run import RunConfig
 from disagmoe.data.source import BatchSource
@@ -34,22 +38,29 @@ from disagmoe.schedule.from_config import compile_for
 from disagmoe.schedule.layout import Side, Worker
 from disagmoe.storage import Location
 from disagmoe.transport.inproc import InprocHub
+from tests.unit.actors.plans import located_by, plan_of
 
 
 class ThreadCrew:
     """See Crew. `runtimes` are those of the workers once they are set up."""
 
     def __init__(
-        self, told: Sequence[WorkerAssignment], source: BatchSource | None, timeout_s: float
+        self,
+        plan: RunPlan,
+        told: Sequence[WorkerAssignment],
+        source: BatchSource | None,
+        timeout_s: float,
     ) -> None:
-        """`source` gives the batches; None opens the data that the config names."""
+        """Workers are where `plan` puts them. `source` gives the batches; None opens the data that
+        the config names."""
         self.workers = tuple(item.worker for item in told)
         self.runtimes: dict[str, WorkerRuntime] = {}
         self.calls: list[Call] = []
         self._told = {item.worker: item for item in told}
         self._source = source
         self._hub = InprocHub(self.workers, timeout_s)
-        self._hosts = {name: WorkerHost(self._build) for name in self.workers}
+        self._located = located_by(plan)
+        self._hosts = {name: WorkerHost(self._build, self._find) for name in self.workers}
         self._threads = {name: ThreadPoolExecutor(1) for name in self.workers}
         self._savers = {name: ThreadPoolExecutor(1) for name in self.workers}
         self._replies: queue.Queue[Reply] = queue.Queue()
@@ -67,6 +78,10 @@ class ThreadCrew:
         )
         return runtime
 
+    def _find(self, item: WorkerAssignment) -> Located:
+        files = item.markers.meet(item.worker)
+        return replace(self._located[item.worker], files=files)
+
     def assign(self, told: Sequence[WorkerAssignment]) -> None:
         self._told = {item.worker: item for item in told}
 
@@ -80,6 +95,8 @@ class ThreadCrew:
     @staticmethod
     def _action(call: Call, host: WorkerHost, told: WorkerAssignment) -> Callable[[], Outcome]:
         match call.kind:
+            case "locate":
+                return partial(host.locate, told)
             case "setup":
                 return partial(host.setup, told)
             case "restore":
@@ -139,23 +156,31 @@ def run_of(
     source: BatchSource | None = None,
     resume: ResumePoint | None = None,
     timeout_s: float = 60.0,
+    checkpoints: str = "",
 ) -> Iterator[tuple[ThreadCrew, Iterator[Event]]]:
-    """The workers of a resolved `config` and the events of their run, which saves to `folder`."""
-    plan = RunPlan(
-        config=config,
-        run_dir=str(folder),
-        host="",
-        threads_per_worker=1,
-        checkpoints=str(folder),
+    """The workers of a resolved `config` and the events of their run, which saves to `checkpoints`,
+    or to `folder` itself."""
+    plan = plan_of(
+        config,
+        str(folder),
+        markers=Markers(str(folder), "token"),
+        checkpoints=checkpoints or str(folder),
         resume=resume,
     )
+    plan.markers.begin()
     train, evaluation = compile_for(config)
-    crew = ThreadCrew(assignments(plan, train, evaluation, 0), source, timeout_s)
+    told = assignments(plan, train, evaluation, 0)
+    crew = ThreadCrew(plan, told, source, timeout_s)
     programs = write_programs(folder / "programs", train, evaluation)
-    keeper = Keeper(Location.parse(str(folder)), config, programs, resume)
+    keeper = Keeper(Location.parse(plan.checkpoints), config, programs, resume)
     keeper.clear()
     try:
-        yield crew, Drive(config, crew, Inquest(str), no_retune, keeper).events()
+        yield (
+            crew,
+            Drive(
+                config, crew, Inquest(str), partial(place, plan, told), no_retune, keeper
+            ).events(),
+        )
     finally:
         crew.kill()
         for runtime in crew.runtimes.values():

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from disagmoe.api.rundir import MetricsLog, RunDir, check_free, default_run_dir, run_id
+from disagmoe.api.rundir import (
+    MetricsLog,
+    RunDir,
+    check_folder,
+    check_free,
+    default_run_dir,
+    run_id,
+)
 from disagmoe.api.tally import Tally
 from disagmoe.config.load import override
 from disagmoe.config.run import RunConfig
@@ -55,7 +62,7 @@ def test_a_new_or_empty_directory_is_taken(tmp_path: Path, config: RunConfig, ex
 @pytest.mark.parametrize("name", ["config.toml", "result.json"])
 def test_a_run_is_never_overwritten(tmp_path: Path, config: RunConfig, name: str) -> None:
     (tmp_path / name).write_text("mine")
-    with pytest.raises(ConfigError, match="already holds a run; name another directory with --run"):
+    with pytest.raises(ConfigError, match=r"already holds a run; go on with it by --resume /"):
         RunDir(tmp_path, config)
     assert (tmp_path / name).read_text() == "mine"
     assert os.listdir(tmp_path) == [name]
@@ -178,3 +185,10 @@ def test_a_metrics_line_holds_its_evaluation_and_is_there_at_once(
         "utilisation": 0.5, "exposed_communication": 0.5, "bubble": 0.0,
     }  # fmt: skip
     assert rows[1]["channel_bytes"] == {"A0>F0.act": 65}
+
+
+@pytest.mark.parametrize("path", [Path("s3://bucket/runs/x"), Path("file:///mnt/x")])
+def test_a_uri_is_not_made_into_a_folder(path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"looks like a URI; name a folder that all nodes see"):
+        check_folder(path, {})
+    check_folder(Path("runs/s3:x"), {})

@@ -119,6 +119,15 @@ def test_a_resumed_run_counts_what_was_before() -> None:
     assert tally.checkpoint == "/c/step-6"
 
 
+def test_a_resume_that_has_nothing_left_to_do_keeps_the_losses() -> None:
+    tally = tally_of(started(), RunEnded(status="ok"))
+    tally.before = Done(step=4, updates=4, tokens=1000, first_loss=9.0, last_loss=3.0)
+    result = tally.result(
+        "ok", first_error=None, peak_memory_total_bytes=7, elapsed_s=9.0, path=Path("/run")
+    )
+    assert (result.steps, result.first_loss, result.last_loss) == (4, 9.0, 3.0)
+
+
 def test_a_run_of_one_step_counts_the_first() -> None:
     result = result_of(started(), step(0, step_s=4.0))
     assert (result.tokens_per_s, result.step_s) == (25.0, 4.0)

@@ -69,7 +69,7 @@ def saved(
     manifest = commit(
         place,
         parts(place, whole, cuts, kinds),
-        done=Done(step=step, updates=step, tokens=100 * step, first_loss=5.0),
+        done=Done(step=step, updates=step, tokens=100 * step, first_loss=5.0, last_loss=4.5),
         data=data or {},
         config=config,
         programs_sha256="00",

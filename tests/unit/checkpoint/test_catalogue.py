@@ -5,6 +5,7 @@ import pytest
 
 from disagmoe.checkpoint.catalogue import (
     check_unused,
+    check_writable,
     complete_steps,
     delete_incomplete,
     delete_leftovers,
@@ -12,6 +13,7 @@ from disagmoe.checkpoint.catalogue import (
     names,
     retain,
     set_aside,
+    set_aside_steps,
     step_of,
     step_place,
 )
@@ -90,8 +92,10 @@ def test_what_lies_after_a_step_can_be_set_aside_and_brought_back(folder: Locati
     assert set_aside(folder, 9) == [10]
     assert complete_steps(folder) == [2, 9]
     assert incomplete_steps(folder) == [11]
+    assert set_aside_steps(folder) == [10]
     aside = Path(folder.path) / "step-10/manifest.set-aside.json"
     aside.rename(aside.with_name("manifest.json"))
+    assert set_aside_steps(folder) == []
     assert complete_steps(folder) == [2, 9, 10]
 
 
@@ -112,6 +116,19 @@ def test_a_folder_of_another_run_is_refused(folder: Location, tmp_path: Path) ->
     with pytest.raises(CheckpointError, match=r"notes\.txt: is a file; name a folder"):
         check_unused(folder / "notes.txt")
     check_unused(folder / "new")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_early(folder: Location) -> None:
+    check_writable(folder / "new")
+    assert (folder / "new").names() == []
+    os.symlink("/dev/full", Path(folder.path) / "new/write-test.partial")
+    message = (
+        r"new: checkpoints cannot be saved there \(No space left on device\); free space or ri"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        check_writable(folder / "new")
+    with pytest.raises(CheckpointError, match=r"notes\.txt: checkpoints cannot be saved there"):
+        check_writable(folder / "notes.txt")
 
 
 def test_many_names_are_counted() -> None:

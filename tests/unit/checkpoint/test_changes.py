@@ -67,6 +67,8 @@ def test_every_change_is_said() -> None:
         'data.paths: ["runs/tiny/data"] -> ["x"]',
     ]
     assert changes(SAVED, SAVED) == []
+    measured = override(SAVED, ["parallel.costs.rows=0.5", "parallel.costs.head=0.5"])
+    assert changes(measured, SAVED) == ["parallel.costs: others than before"]
 
 
 def test_another_model_is_refused_with_all_that_differs() -> None:

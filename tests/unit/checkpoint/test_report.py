@@ -35,6 +35,7 @@ def test_a_report_as_json(tmp_path: Path) -> None:
         "folder": str(tmp_path),
         "ok": True,
         "incomplete": [],
+        "set_aside": [],
         "checkpoints": [
             {
                 "step": 3,
@@ -45,6 +46,7 @@ def test_a_report_as_json(tmp_path: Path) -> None:
                 "precision": "auto",
                 "updates": 3,
                 "tokens": 300,
+                "loss": 4.5,
                 "parameters": 31,
                 "tensors": 2,
                 "bytes": sum(sizes),

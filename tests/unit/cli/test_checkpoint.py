@@ -7,8 +7,10 @@ import pytest
 from typer.testing import CliRunner
 from typer.testing import Result as Outcome
 
+from disagmoe.checkpoint.catalogue import set_aside
 from disagmoe.cli.main import app
 from disagmoe.errors import CheckpointError
+from disagmoe.storage import Location
 from tests.unit.checkpoint.saved import small
 
 
@@ -17,17 +19,23 @@ def show(*arguments: object) -> Outcome:
 
 
 def test_one_line_for_each_step(tmp_path: Path) -> None:
-    for step in (2, 10):
+    for step in (2, 10, 14):
         small(tmp_path, step)
     (tmp_path / "step-12").mkdir()
+    set_aside(Location.parse(str(tmp_path)), 10)
     outcome = show(tmp_path)
     assert outcome.exit_code == 0, outcome.output
-    folder, header, *rows, left = outcome.stdout.splitlines()
+    folder, header, *rows, left, aside = outcome.stdout.splitlines()
     assert folder == str(tmp_path)
     assert " ".join(header.split()) == "step layout type files bytes parameters age check"
     assert [row.split()[0] for row in rows] == ["2", "10"]
     assert all(row.endswith("sizes ok") for row in rows)
     assert left == "left by interrupted saves, and ignored: step-12"
+    assert aside == (
+        "set aside, as the run went on from an earlier step: step-14 (rename "
+        "manifest.set-aside.json to manifest.json to have one back)"
+    )
+    assert json.loads(show(tmp_path, "--json").stdout)["set_aside"] == [14]
 
 
 def test_one_step_in_detail(tmp_path: Path) -> None:
@@ -37,7 +45,7 @@ def test_one_step_in_detail(tmp_path: Path) -> None:
     lines = outcome.stdout.splitlines()
     assert lines[2].endswith("content ok")
     assert lines[3].endswith(" by disagmoe 1")
-    assert lines[4] == "2 steps, 2 updates, 200 tokens; programs 00"
+    assert lines[4] == "2 steps, 2 updates, 200 tokens, loss 4.5000; programs 00"
     assert lines[5].split() == ["group", "workers", "parameters", "bytes"]
     assert lines[6].split()[:3] == ["A0", "2", "31"]
     assert lines[7].split() == ["worker", "file", "bytes"]

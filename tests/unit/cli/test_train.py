@@ -177,14 +177,16 @@ def test_the_installed_command_is_the_module() -> None:
     assert "from disagmoe.cli.main import main" in (ROOT / "disagmoe/__main__.py").read_text()
 
 
-def test_a_run_for_a_cluster_of_gpus_is_refused_where_there_are_none(
+def test_a_run_for_a_cluster_is_refused_where_none_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     path = ROOT / "configs/runs/qwen3-235b-h800x16.toml"
     outcome = CliRunner().invoke(
         app, ["train", "--config", str(path), "--run-dir", str(tmp_path / "run")]
     )
     assert isinstance(outcome.exception, ConfigError)
-    assert 'cluster.device = "cuda", but this machine has no CUDA device' in str(outcome.exception)
+    assert 'cluster.mode = "cluster" joins a Ray cluster and never starts one; name it with' in str(
+        outcome.exception
+    )
     assert list(tmp_path.iterdir()) == []

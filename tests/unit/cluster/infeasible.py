@@ -1,4 +1,4 @@
-"""Ten requests that the nodes of tests/ray/five_nodes.py cannot hold, and what is said of each."""
+"""Ten requests that the nodes of tests/ray/nodes.py cannot hold, and what is said of each."""
 
 from dataclasses import dataclass
 from pathlib import Path

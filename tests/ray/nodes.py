@@ -1,8 +1,12 @@
-"""A Ray cluster on this machine: a head with a job server, and five nodes for workers."""
+"""A Ray cluster on this machine: a head with a job server, and five nodes for workers or none.
+
+All nodes have one folder for files, though real ones have one each; where each of them unpacks the
+`--working-dir` of a job, it takes it from the others. So jobs want a head that is alone.
+"""
 
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +29,7 @@ of these each is given."""
 
 
 @dataclass(frozen=True, slots=True)
-class FiveNodes:
+class RayNodes:
     """The cluster, as a user knows it."""
 
     address: str
@@ -35,8 +39,9 @@ class FiveNodes:
 
 
 @contextmanager
-def five_nodes(package: Path) -> Iterator[FiveNodes]:
-    """Start the cluster, whose processes find the package in the folder `package`; end it.
+def ray_nodes(package: Path, roles: Sequence[dict[str, float]] = ROLES) -> Iterator[RayNodes]:
+    """Start a head, and a node for each of `roles`, whose processes find the package in the folder
+    `package`; end them.
 
     Ports that Ray would choose alike for all heads of a machine are chosen here.
     """
@@ -55,11 +60,11 @@ def five_nodes(package: Path) -> Iterator[FiveNodes]:
             }
             cluster = Cluster(initialize_head=True, head_node_args=head)
             try:
-                for index, role in enumerate(ROLES):
+                for index, role in enumerate(roles):
                     gpus = GPUS_OF_FIRST if index == 0 else 0
                     cluster.add_node(wait=False, num_gpus=gpus, resources=role, **small)
                 cluster.wait_for_nodes()
-                yield FiveNodes(cluster.address, f"http://127.0.0.1:{dashboard}", variables)
+                yield RayNodes(cluster.address, f"http://127.0.0.1:{dashboard}", variables)
             finally:
                 cluster.shutdown()
 
