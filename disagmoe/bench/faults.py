@@ -180,7 +180,8 @@ class _Observer(Callback):
         if contact is None or fired_at(self._folder, fault.number) is not None:
             return
         try:
-            pid: int = ray.get(ray.get_actor(contact.driver).ping.remote(), timeout=10)
+            driver: Any = ray.get_actor(contact.driver)
+            pid = ray.get(driver.ping.remote(), timeout=10)
         except (RayError, ValueError):  # it is gone for another reason; the next step will do
             return
         if note_fired(self._folder, fault.number):
