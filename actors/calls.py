@@ -53,3 +53,5 @@ class Deadlines:
                 return self.step_s
             case "restore" | "saved":
                 return self.checkpoint_s
+            case "ping":
+                return self.step_s

@@ -40,6 +40,9 @@ class Crew(Protocol):
     def ping(self, timeout_s: float) -> Mapping[str, Progress]:
         """Ask all workers where they are; without those that do not answer."""
 
+    def send_pings(self, workers: Sequence[str]) -> None:
+        """Ask `workers` where they are; `poll` returns their answers, to Call("ping")."""
+
     def stacks(self, timeout_s: float) -> Mapping[str, str]:
         """Ask all workers for their stacks; without those that do not answer."""
 

@@ -23,6 +23,7 @@ from disagmoe.actors.events import (
     StepTraced,
 )
 from disagmoe.actors.failure import failure_of, unfit
+from disagmoe.actors.heartbeats import EVERY_S, Heartbeats
 from disagmoe.actors.inquest import Inquest
 from disagmoe.actors.keeper import Keeper
 from disagmoe.actors.merge import merge_eval, merge_step
@@ -31,6 +32,7 @@ from disagmoe.actors.messages import (
     Call,
     Located,
     Outcome,
+    Progress,
     Restored,
     ResumePoint,
     Saved,
@@ -98,6 +100,7 @@ class Drive:
         self._pending: deque[_Pending] = deque()
         self._profile: list[Traces] = []
         self._since_s = now()
+        self._heartbeats = Heartbeats(crew, config.cluster.heartbeat_timeout_s, now)
 
     def events(self) -> Iterator[Event]:
         """Run to the end. The last event is a RunEnded, before which all workers are killed."""
@@ -146,6 +149,7 @@ class Drive:
     def _place(self) -> Event:
         """See where the workers are, and tell them what follows from it."""
         located, _ = self._call_alone(Call("locate"), Located)
+        self._heartbeats.begin()
         try:
             placed, assignments = self._settle(located)
         except PlacementError as error:
@@ -198,6 +202,7 @@ class Drive:
         self._profile.clear()
         self._crew.assign(assignments)
         self._since_s = self._now()  # the time until here was the driver's
+        self._heartbeats.begin()
         self._call_alone(Call("adopt", step), Adopted)
         self._keeper.goes_on_with(tuned.config, tuned.programs_sha256)
         return tuned
@@ -239,12 +244,16 @@ class Drive:
         return save.left_s
 
     def _receive(self, timeout_s: float) -> None:
-        for reply in self._crew.poll(timeout_s):
+        for reply in self._crew.poll(min(timeout_s, EVERY_S)):
             if isinstance(reply.outcome, WorkerFailure):
                 raise _CrewFailedError(self._inquest.failed(self._crew, reply.outcome))
+            self._heartbeats.heard(reply.worker, ping=isinstance(reply.outcome, Progress))
             if isinstance(reply.outcome, Saved):
                 self._keeper.add(reply.call.step, reply.outcome)
                 continue
             for pending in self._pending:
                 if pending.call == reply.call:
                     pending.outcomes[reply.worker] = reply.outcome
+        if silent := self._heartbeats.beat():
+            limit_s = self._config.cluster.heartbeat_timeout_s
+            raise _CrewFailedError(self._inquest.fell_silent(self._crew, silent, limit_s))

@@ -1,6 +1,7 @@
 """The driver actor: compiles the programs, hosts the store, and drives the workers."""
 
 import logging
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,9 @@ from disagmoe.actors.messages import RunPlan
 from disagmoe.actors.raycrew import RayCrew
 from disagmoe.actors.retune import retuned
 from disagmoe.actors.settle import place
+from disagmoe.actors.standing import Survey
 from disagmoe.actors.startup import log_to
+from disagmoe.actors.watch import Watch
 from disagmoe.schedule.from_config import compile_for
 from disagmoe.storage import Location
 from disagmoe.transport.rendezvous import StoreServer
@@ -33,6 +36,7 @@ class _DriverShell:
     def __init__(self) -> None:
         self._crew: RayCrew | None = None
         self._stop_requested = False
+        self._watch = Watch()
 
     def run(self, plan: RunPlan) -> Iterator[Event]:
         """Do the whole run; the last event is a RunEnded, whatever happens."""
@@ -45,26 +49,28 @@ class _DriverShell:
             keeper = Keeper(Location.parse(plan.checkpoints), plan.config, programs, plan.resume)
             keeper.clear()
             plan.markers.begin()
+            self._watch = Watch(plan.epoch)
             told = assignments(plan, train, evaluation, store.port)
             self._crew = RayCrew(told, plan)
             if self._stop_requested:
                 self._crew.request_stop()
 
             def save_stacks(text: str) -> str:
-                place = logs / "stacks.txt"
+                place = logs / f"stacks-{plan.epoch}.txt"
                 place.write_text(text, encoding="utf-8")
                 return str(place)
 
             drive = Drive(
                 plan.config,
                 self._crew,
-                Inquest(save_stacks),
+                Inquest(save_stacks, watch=self._watch),
                 partial(place, plan, told),
                 partial(retuned, plan, store_port=store.port),
                 keeper,
             )
             for event in drive.events():
                 log_event(event)
+                self._watch.see(event)
                 yield event
             store.close()
         except Exception as error:
@@ -79,8 +85,20 @@ class _DriverShell:
             self._crew.request_stop()
 
     @ray.method(concurrency_group="control")
-    def ping(self) -> None:
-        """Answer."""
+    def survey(self, stacks: bool, timeout_s: float) -> Survey:
+        """Ask all workers where they are, and for their `stacks`, for at most `timeout_s`."""
+        crew = self._crew
+        if crew is None:
+            return self._watch.survey((), {})
+        progress = crew.ping(timeout_s)
+        return self._watch.survey(
+            crew.workers, progress, crew.stacks(timeout_s) if stacks else None
+        )
+
+    @ray.method(concurrency_group="control")
+    def ping(self) -> int:
+        """Answer, with the process id."""
+        return os.getpid()
 
 
 _OPTIONS: dict[str, Any] = {

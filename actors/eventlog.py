@@ -8,6 +8,7 @@ from disagmoe.actors.events import (
     Event,
     RunEnded,
     RunPlaced,
+    RunRestarting,
     RunResumed,
     RunStarted,
     ScheduleTuned,
@@ -36,14 +37,12 @@ def line_of(event: Event) -> str:
             return "placed: " + "; ".join(str(seat) for seat in event.seats)
         case RunStarted():
             return "all workers are connected"
+        case RunRestarting():
+            return f"workers are started again from step {event.step}: {event.message}"
         case RunResumed():
             return f"loaded {event.place} in {event.elapsed_s:.2f} s"
-        case StepResult():
-            return f"step {event.step}: loss {event.loss:.6f}, {event.step_s:.3f} s"
-        case EvalResult():
-            return f"after step {event.step}: held-out loss {event.loss:.6f}"
-        case StepTraced():
-            return f"traced the step on {len(event.traces)} workers"
+        case StepResult() | EvalResult() | StepTraced():
+            return _line_of_work(event)
         case ScheduleTuned():
             return f"tuned: {event.config.parallel}"
         case CheckpointSaved():
@@ -51,3 +50,13 @@ def line_of(event: Event) -> str:
             return f"saved {event.place} in {event.elapsed_s:.2f} s{deleted}"
         case RunEnded():
             return f"the run has ended: {event.status}"
+
+
+def _line_of_work(event: StepResult | EvalResult | StepTraced) -> str:
+    match event:
+        case StepResult():
+            return f"step {event.step}: loss {event.loss:.6f}, {event.step_s:.3f} s"
+        case EvalResult():
+            return f"after step {event.step}: held-out loss {event.loss:.6f}"
+        case StepTraced():
+            return f"traced the step on {len(event.traces)} workers"

@@ -159,11 +159,33 @@ class RunEnded:
 
     status: Literal["ok", "failed", "stopped"]
     failures: tuple[WorkerFailure, ...] = ()
+    note: str = ""
+    """Why it does not go on, where one might expect that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRestarting:
+    """Workers have failed and are gone; others will go on from the last complete checkpoint."""
+
+    epoch: int
+    """How often workers have been started again, with this time."""
+    cause: str
+    message: str
+    """The first cause."""
+    failures: tuple[WorkerFailure, ...]
+    """All of them, in order of cause."""
+    step: int
+    """Steps done in the checkpoint; 0 begins anew."""
+    steps_lost: int
+    """Steps that were done after it."""
+    pause_s: float
+    """Until they are started."""
 
 
 Event = (
     RunPlaced
     | RunStarted
+    | RunRestarting
     | RunResumed
     | StepResult
     | StepTraced

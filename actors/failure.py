@@ -1,11 +1,13 @@
 """From an exception to a WorkerFailure, and from many failures to the one that came first."""
 
+import resource
 import time
 import traceback
 from collections.abc import Iterable, Sequence
 
 from disagmoe.actors.messages import FailureKind, WorkerFailure
 from disagmoe.errors import DisagMoEError, PlacementError, TransportError
+from disagmoe.units import KIB, format_bytes
 
 
 def failure_of(worker: str, error: BaseException) -> WorkerFailure:
@@ -13,12 +15,34 @@ def failure_of(worker: str, error: BaseException) -> WorkerFailure:
     chain = list(_causes(error))
     transport = any(isinstance(link, TransportError) for link in chain)
     text = str(error) if isinstance(error, DisagMoEError) else f"{type(error).__name__}: {error}"
+    kind = FailureKind.TRANSPORT if transport else FailureKind.RAISED
+    if any(map(_is_out_of_memory, chain)):
+        kind = FailureKind.MEMORY
+        text = f"{text}\n{_memory_hint()}"
     return WorkerFailure(
         worker=worker,
-        kind=FailureKind.TRANSPORT if transport else FailureKind.RAISED,
+        kind=kind,
         message=text if text.startswith(worker) else f"{worker}: {text}",
         details="".join(traceback.format_exception(error)),
         at_s=time.time(),
+    )
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Python's own, CUDA's, and that of torch's allocator on CPU, which has no type."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "not enough memory" in str(error)
+        or "can't allocate memory" in str(error)
+    )
+
+
+def _memory_hint() -> str:
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+    return (
+        f"out of memory; this process has held at most {format_bytes(peak_bytes)}. Less is needed "
+        "with a smaller parallel.micro_batch_size or parallel.in_flight, or with more workers"
     )
 
 
@@ -49,12 +73,13 @@ def in_order_of_cause(failures: Sequence[WorkerFailure]) -> list[WorkerFailure]:
     return sorted(failures, key=rank)
 
 
-def died(worker: str, reason: str) -> WorkerFailure:
+def died(worker: str, reason: str, *, preempted: bool = False) -> WorkerFailure:
     """Describe the death of the process of `worker`; `reason` is what Ray knows of it."""
+    how = "its node was preempted" if preempted else "its process is gone"
     return WorkerFailure(
         worker=worker,
-        kind=FailureKind.DIED,
-        message=f"{worker} died: its process is gone ({exit_detail(reason)})",
+        kind=FailureKind.PREEMPTED if preempted else FailureKind.DIED,
+        message=f"{worker} died: {how} ({exit_detail(reason)})",
         details=reason,
         at_s=time.time(),
     )

@@ -44,6 +44,7 @@ class WorkerHost:
         self._connected: WorkerRuntime | None = None
         self._worker = "a worker without assignment"
         self._call = "idle"
+        self._step = 0
         self._call_since_s = time.monotonic()
         self._stop_requested = False
         self._ended: Stopped | WorkerFailure | None = None
@@ -119,7 +120,7 @@ class WorkerHost:
     def _guarded(self, call: Call, action: Callable[[], Outcome]) -> Outcome:
         if self._ended is not None:
             return self._ended
-        self._call, self._call_since_s = str(call), time.monotonic()
+        self._call, self._step, self._call_since_s = str(call), call.step, time.monotonic()
         try:
             return action()
         except Exception as error:
@@ -130,17 +131,21 @@ class WorkerHost:
     def ping(self) -> Progress:
         """Say where this worker is. For another thread than the one that makes the calls."""
         index, instruction, since_s = -1, "", self._call_since_s
+        awaits: tuple[str, ...] = ()
         if self._connected is not None:
             interpreter = self._connected.interpreter
             if interpreter.progressed_at_s >= since_s:
                 index, instruction = interpreter.position, interpreter.instruction
                 since_s = interpreter.progressed_at_s
+                awaits = interpreter.awaits()
         return Progress(
             worker=self._worker,
             call=self._call,
             instruction_index=index,
             instruction=instruction,
             seconds_since_progress=time.monotonic() - since_s,
+            step=self._step,
+            awaits=awaits,
         )
 
     def stacks(self) -> str:

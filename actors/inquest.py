@@ -1,17 +1,20 @@
 """What is asked of the workers once something is wrong, before they are killed."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from disagmoe.actors.crew import Crew
 from disagmoe.actors.failure import in_order_of_cause, is_collateral
-from disagmoe.actors.messages import Call, FailureKind, WorkerFailure
+from disagmoe.actors.messages import Call, FailureKind, Progress, WorkerFailure
+from disagmoe.actors.watch import Watch
 
 COLLECT_CAUSE_S = 5.0
 """How long to wait for the cause behind failed transfers; Ray reports a death within 0.5 s."""
 COLLECT_OTHERS_S = 0.5
 ANSWER_S = 5.0
 """How long a living worker may take to answer a ping."""
+OTHERS_ANSWER_S = 1.0
+"""How long to wait for answers once it is known that some will not come."""
 REPORT_DEATH_S = 10.0
 """How long to wait for the report of a death once a worker has not answered: on a busy machine Ray
 takes longer than usual."""
@@ -23,10 +26,14 @@ class Inquest:
     """Finds out who failed first."""
 
     def __init__(
-        self, save_stacks: Callable[[str], str], now: Callable[[], float] = time.monotonic
+        self,
+        save_stacks: Callable[[str], str],
+        now: Callable[[], float] = time.monotonic,
+        watch: Watch | None = None,
     ) -> None:
         """`save_stacks` keeps a text for later reading and returns its place."""
         self._save_stacks = save_stacks
+        self._watch = watch or Watch()
         self._now = now
 
     def failed(self, crew: Crew, first_seen: WorkerFailure) -> tuple[WorkerFailure, ...]:
@@ -60,6 +67,30 @@ class Inquest:
                     unreported.remove(reply.worker)
         return list(failures.values())
 
+    def fell_silent(
+        self, crew: Crew, silent: Sequence[str], limit_s: float
+    ) -> tuple[WorkerFailure, ...]:
+        """Say that `silent` have not been heard for `limit_s`, and where the others are."""
+        where = self._survey(crew, crew.ping(OTHERS_ANSWER_S))
+        return tuple(
+            WorkerFailure(
+                worker=worker,
+                kind=FailureKind.SILENT,
+                message=f"{worker} has answered nothing for {limit_s:g} s "
+                f"(cluster.heartbeat_timeout_s), and its death is not reported; it may be "
+                f"suspended, out of memory, or stuck in native code; {where}",
+                at_s=time.time(),
+            )
+            for worker in silent
+        )
+
+    def _survey(self, crew: Crew, progress: Mapping[str, Progress]) -> str:
+        """Keep the stacks of all workers; say where these are and where the workers are."""
+        stacks = crew.stacks(ANSWER_S if len(progress) == len(crew.workers) else OTHERS_ANSWER_S)
+        lines = list(self._watch.survey(crew.workers, progress).lines())
+        place = self._save_stacks("\n\n".join(["\n".join(lines), *stacks.values()]))
+        return "\n".join([f"stacks of all workers are in {place}; where they are:", *lines])
+
     def missed_deadline(
         self, crew: Crew, call: Call, late: Sequence[str], limit_s: float
     ) -> tuple[WorkerFailure, ...]:
@@ -68,20 +99,18 @@ class Inquest:
         Silent workers come first, then those that do not wait for others.
         """
         progress = crew.ping(ANSWER_S)
-        place = self._save_stacks("\n\n".join(crew.stacks(ANSWER_S).values()))
-        where = "".join(f"\n  {item}" for item in progress.values())
+        where = self._survey(crew, progress)
         behind = sorted(
             (worker for worker in late if worker in progress),
             key=lambda worker: progress[worker].instruction.startswith(_WAITING),
         )
         return (
-            *(_silent(worker) for worker in crew.workers if worker not in progress),
+            *(_silent(worker, f"; {where}") for worker in crew.workers if worker not in progress),
             *(
                 WorkerFailure(
                     worker=worker,
                     kind=FailureKind.LATE,
-                    message=f"{worker} has not finished {call} within {limit_s:g} s; "
-                    f"stacks of all workers are in {place}; where they are:{where}",
+                    message=f"{worker} has not finished {call} within {limit_s:g} s; {where}",
                     at_s=time.time(),
                 )
                 for worker in behind
@@ -89,12 +118,12 @@ class Inquest:
         )
 
 
-def _silent(worker: str) -> WorkerFailure:
+def _silent(worker: str, where: str = "") -> WorkerFailure:
     return WorkerFailure(
         worker=worker,
         kind=FailureKind.SILENT,
         message=f"{worker} answers nothing, and its death is not reported; it may be suspended, "
-        "out of memory, or stuck in native code",
+        f"out of memory, or stuck in native code{where}",
         at_s=time.time(),
     )
 

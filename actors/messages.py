@@ -120,7 +120,7 @@ class WorkerAssignment:
 class Call:
     """One thing that all workers do together."""
 
-    kind: Literal["locate", "setup", "restore", "step", "eval", "adopt", "saved"]
+    kind: Literal["locate", "setup", "restore", "step", "eval", "adopt", "saved", "ping"]
     step: int = 0
     """The step to do, from 0; for an evaluation or a change of programs the step after which it
     happens; for a checkpoint the steps done in it."""
@@ -141,6 +141,8 @@ class Call:
                 return f"loading of the checkpoint of {self.step} steps"
             case "saved":
                 return f"saving after {self.step} steps"
+            case "ping":
+                return "ping"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +219,10 @@ class FailureKind(StrEnum):
     """Its process answers nothing any more."""
     LATE = "late"
     """It has not finished in time."""
+    MEMORY = "memory"
+    """It ran out of memory."""
+    PREEMPTED = "preempted"
+    """Its node was taken away, with notice."""
     TRANSPORT = "transport"
     """A transfer failed, most often because the peer has failed."""
     UNFIT = "unfit"
@@ -237,20 +243,6 @@ class WorkerFailure:
     """When it was noticed, in seconds since the epoch of the system clock."""
 
 
-Outcome = (
-    Located
-    | Started
-    | Restored
-    | StepReport
-    | EvalReport
-    | Adopted
-    | Saved
-    | Stopped
-    | WorkerFailure
-)
-"""What a worker answers to a call."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """Where a worker is, answered while a step runs."""
@@ -262,8 +254,33 @@ class Progress:
     """Position in the program; -1 before the first instruction."""
     instruction: str
     seconds_since_progress: float
+    step: int = 0
+    """The step of that call."""
+    awaits: tuple[str, ...] = ()
+    """Workers without which it cannot go on."""
+
+    @property
+    def where(self) -> str:
+        """The call, the instruction, whom it waits for and for how long."""
+        at = f", instruction {self.instruction_index} '{self.instruction}'"
+        peers = f", waits for {' '.join(self.awaits)}" if self.awaits else ""
+        since_s = self.seconds_since_progress
+        return f"{self.call}{at if self.instruction else ''}{peers}, for {since_s:.1f} s"
 
     def __str__(self) -> str:
-        at = f"instruction {self.instruction_index} '{self.instruction}'"
-        where = f"{self.call}, {at}" if self.instruction else self.call
-        return f"{self.worker}: {where}, for {self.seconds_since_progress:.1f} s"
+        return f"{self.worker}: {self.where}"
+
+
+Outcome = (
+    Located
+    | Started
+    | Restored
+    | StepReport
+    | EvalReport
+    | Adopted
+    | Saved
+    | Stopped
+    | Progress
+    | WorkerFailure
+)
+"""What a worker answers to a call."""

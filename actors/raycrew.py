@@ -1,7 +1,7 @@
 """The workers of a run as Ray actors."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -21,11 +21,13 @@ class RayCrew:
         self,
         assignments: Sequence[WorkerAssignment],
         plan: RunPlan,
+        actor_class: Callable[[str], Any] | None = None,
     ) -> None:
-        """Create one actor per assignment, where `plan` says, with its share of CPUs and GPU."""
+        """Create one actor per assignment, where `plan` says, with its share of CPUs and GPU;
+        `actor_class` gives another class than that of its side, by name."""
         self._assignments = {item.worker: item for item in assignments}
         self._actors = {
-            name: _actor_class(name)
+            name: (actor_class or _actor_class)(name)
             .options(
                 name=f"{plan.ray_name}/e{plan.epoch}/{name}",
                 num_cpus=plan.cpus_per_worker,
@@ -72,6 +74,8 @@ class RayCrew:
                 return actor.restore.remote(self._assignments[name])
             case "saved":
                 return actor.saved.remote(call.step)
+            case "ping":
+                return actor.ping.remote()
 
     def poll(self, timeout_s: float) -> list[Reply]:
         """See Crew."""
@@ -88,7 +92,7 @@ class RayCrew:
         try:
             outcome: Outcome = ray.get(ref)
         except RayActorError as error:
-            outcome = died(name, str(error))
+            outcome = died(name, str(error), preempted=error.preempted)
         except RayError as error:
             outcome = failure_of(name, error)
         return Reply(call, name, outcome)
@@ -96,6 +100,11 @@ class RayCrew:
     def ping(self, timeout_s: float) -> Mapping[str, Progress]:
         """See Crew."""
         return self._ask("ping", timeout_s)
+
+    def send_pings(self, workers: Sequence[str]) -> None:
+        """See Crew."""
+        for name in workers:
+            self._waiting[self._submit(Call("ping"), name)] = (Call("ping"), name)
 
     def stacks(self, timeout_s: float) -> Mapping[str, str]:
         """See Crew."""

@@ -6,6 +6,7 @@ import os
 
 import torch
 
+from disagmoe.actors.injector import install
 from disagmoe.actors.locate import versions
 from disagmoe.actors.messages import Started, WorkerAssignment
 from disagmoe.actors.nics import GLOO_INTERFACE
@@ -65,7 +66,7 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
         timeout_s=cluster.transfer_timeout_s,
         start_timeout_s=cluster.start_timeout_s,
     )
-    return WorkerRuntime(
+    runtime = WorkerRuntime(
         Context(config, train.spec, worker, device),
         train,
         None if assignment.evaluation is None else assignment.evaluation.open(),
@@ -73,6 +74,8 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
         None if worker.group.side is Side.EXPERT else open_data(config, origin),
         Location.parse(assignment.checkpoints) if assignment.checkpoints else None,
     )
+    install(runtime, assignment.worker, os.environ)
+    return runtime
 
 
 def started(assignment: WorkerAssignment) -> Started:

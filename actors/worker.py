@@ -13,9 +13,11 @@ from disagmoe.actors.host import WorkerHost
 from disagmoe.actors.messages import Outcome, Progress, WorkerAssignment
 
 
-class _WorkerShell:
-    def __init__(self) -> None:
-        self._host = WorkerHost()
+class WorkerShell:
+    """What all of them answer."""
+
+    def __init__(self, host: WorkerHost | None = None) -> None:
+        self._host = host or WorkerHost()
 
     def locate(self, assignment: WorkerAssignment) -> Outcome:
         """See WorkerHost.locate."""
@@ -67,25 +69,25 @@ class _WorkerShell:
         self._host.close()
 
 
-class AttentionWorkerShell(_WorkerShell):
+class AttentionWorkerShell(WorkerShell):
     """A worker of an attention group."""
 
 
-class ExpertWorkerShell(_WorkerShell):
+class ExpertWorkerShell(WorkerShell):
     """A worker of an expert group."""
 
 
-class ColocatedWorkerShell(_WorkerShell):
+class ColocatedWorkerShell(WorkerShell):
     """A worker that has attention and experts."""
 
 
 # Never restarted by Ray: a new process has neither weights nor channels. Recovery is the run's.
-_OPTIONS: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "num_cpus": 1,
     "max_restarts": 0,
     "max_task_retries": 0,
     "concurrency_groups": {"control": 1, "saving": 1},
 }
-AttentionWorker: Any = ray.remote(**_OPTIONS)(AttentionWorkerShell)
-ExpertWorker: Any = ray.remote(**_OPTIONS)(ExpertWorkerShell)
-ColocatedWorker: Any = ray.remote(**_OPTIONS)(ColocatedWorkerShell)
+AttentionWorker: Any = ray.remote(**OPTIONS)(AttentionWorkerShell)
+ExpertWorker: Any = ray.remote(**OPTIONS)(ExpertWorkerShell)
+ColocatedWorker: Any = ray.remote(**OPTIONS)(ColocatedWorkerShell)

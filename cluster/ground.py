@@ -12,7 +12,7 @@ import torch
 from disagmoe.actors.messages import Place, ray_name
 from disagmoe.cluster.bundles import Bundle, cluster_bundles, filled, has_gpus
 from disagmoe.cluster.join import Target
-from disagmoe.cluster.local import local_ray
+from disagmoe.cluster.local import LOOPBACK, local_ray
 from disagmoe.cluster.nearest import nearest_fit
 from disagmoe.cluster.nodes import Node, read_nodes
 from disagmoe.cluster.placement import placed
@@ -29,9 +29,15 @@ class Ground:
     host: str
     """Address of this machine, where the driver is."""
     places: Mapping[str, Place]
+    """Where workers are put first."""
     threads_per_worker: int
     cpus_per_worker: float = 1.0
     gpus_per_worker: float = 0.0
+    token: str = ""
+    """What it takes to join a Ray of the run's own."""
+    renew: Callable[[frozenset[str]], Mapping[str, Place]] | None = None
+    """Find places again after a failure, without the given nodes if others can take their place;
+    None where the places stay."""
 
 
 def cuda_on(target: Target, config: RunConfig) -> bool:
@@ -66,8 +72,8 @@ def ground(
         ConfigError, PlacementError: see `local_ray`, `placed`.
     """
     if target.is_own:
-        with local_ray(worker_count(config), threads_per_worker(config, cores())) as host:
-            yield on_own_ray(config, host)
+        with local_ray(worker_count(config), threads_per_worker(config, cores())) as token:
+            yield on_own_ray(config, token)
     elif config.cluster.mode == "cluster":
         with _on_cluster(config, run_id, say) as given:
             yield given
@@ -76,12 +82,13 @@ def ground(
             yield given
 
 
-def on_own_ray(config: RunConfig, host: str) -> Ground:
-    """Return the places of the workers of `config` on the private Ray at `host`."""
+def on_own_ray(config: RunConfig, token: str = "") -> Ground:
+    """Return the places of the workers of `config` on the private Ray that `token` opens."""
     node = ray.get_runtime_context().get_node_id()
-    place = Place(node=node, host=host, cpus=cores() // worker_count(config))
+    place = Place(node=node, host=LOOPBACK, cpus=cores() // worker_count(config))
     return Ground(
-        host=host,
+        host=LOOPBACK,
+        token=token,
         places=dict.fromkeys(config.parallel.worker_names, place),
         threads_per_worker=threads_per_worker(config, cores()),
         gpus_per_worker=gpus_per_worker(config, torch.cuda.device_count()),
@@ -133,6 +140,7 @@ def _on_cluster(config: RunConfig, run_id: str, say: Callable[[str], None]) -> I
             places=places,
             threads_per_worker=config.cluster.threads_per_worker or least,
             gpus_per_worker=1.0 if config.cluster.device == "cuda" else 0.0,
+            renew=places.renew,
         )
 
 

@@ -29,7 +29,7 @@ _PATIENCE_S = 5.0
 
 @contextmanager
 def local_ray(cpus: int, threads: int) -> Iterator[str]:
-    """Start a private Ray with `cpus` CPUs; yield the address it is bound to; end it.
+    """Start a private Ray with `cpus` CPUs; yield the token that others need to join it; end it.
 
     Its processes compute with `threads` threads each, unless they choose otherwise.
 
@@ -40,8 +40,7 @@ def local_ray(cpus: int, threads: int) -> Iterator[str]:
     check_local()
     with temporary_folder() as temp_dir:
         try:
-            _start(temp_dir, cpus, threads)
-            yield LOOPBACK
+            yield _start(temp_dir, cpus, threads)
         finally:
             with deferred():
                 processes = children_that_mention(temp_dir)
@@ -65,10 +64,10 @@ def check_local() -> None:
         )
 
 
-def _start(temp_dir: str, cpus: int, threads: int) -> None:
+def _start(temp_dir: str, cpus: int, threads: int) -> str:
     alone = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
-    variables = environment(ray_variables(threads) | alone)
-    with variables, _loopback_as_node_address(), sigterm_handler_kept():
+    variables = ray_variables(threads) | alone
+    with environment(variables), loopback_as_node_address(), sigterm_handler_kept():
         try:
             ray.init(
                 address="local",
@@ -89,6 +88,7 @@ def _start(temp_dir: str, cpus: int, threads: int) -> None:
             f"Ray {ray.__version__} binds to {address}, though a local run must stay on "
             f"{LOOPBACK}; use a version of Ray that this release was tested with"
         )
+    return variables["RAY_AUTH_TOKEN"]
 
 
 def _node_address() -> str:
@@ -96,7 +96,7 @@ def _node_address() -> str:
 
 
 @contextmanager
-def _loopback_as_node_address() -> Iterator[None]:
+def loopback_as_node_address() -> Iterator[None]:
     """Let Ray accept 127.0.0.1 as a node's address, at which it then listens alone.
 
     On Linux it otherwise takes an outside address and listens on all interfaces, whatever it is

@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ray.exceptions import RayError
@@ -49,7 +49,7 @@ def placed(
     wait_s: float = 0.0,
     say: Say = log.info,
     nearest: Callable[[Sequence[Node]], Sequence[str]] = lambda _: (),
-) -> Iterator[dict[str, Place]]:
+) -> Iterator["Reservation"]:
     """Reserve a node for each of `asked`, and return the place of each worker by name; the nodes
     are free again after the block, or once this process is dead.
 
@@ -62,18 +62,100 @@ def placed(
         PlacementTimeout: Ray has not given nodes that seem to be free.
     """
     _check_feasible(asked, read_nodes(), nearest)
-    group = placement_group(
-        [bundle.resources for bundle in asked],
-        strategy="STRICT_SPREAD",
-        name=name,
-        bundle_label_selector=[bundle.labels for bundle in asked],
-    )
+    reservation = Reservation(asked, name, wait_s, say, nearest)
     try:
-        _wait(group, asked, wait_s, say, nearest)
-        yield _places(group, asked, read_nodes())
+        reservation.take()
+        yield reservation
     finally:
         with deferred():
-            _remove(group)
+            reservation.give_back()
+
+
+class Reservation(Mapping[str, Place]):
+    """The place of each worker by name, in nodes that are the run's own."""
+
+    def __init__(
+        self,
+        asked: Sequence[Bundle],
+        name: str,
+        wait_s: float,
+        say: Say,
+        nearest: Callable[[Sequence[Node]], Sequence[str]],
+    ) -> None:
+        self._asked = asked
+        self._name = name
+        self._wait_s = wait_s
+        self._say = say
+        self._nearest = nearest
+        self._group: PlacementGroup | None = None
+        self._places: dict[str, Place] = {}
+
+    def __getitem__(self, worker: str) -> Place:
+        return self._places[worker]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def take(self, without: frozenset[str] = frozenset()) -> None:
+        """Reserve nodes other than `without`."""
+        self._group = placement_group(
+            [bundle.resources for bundle in self._asked],
+            strategy="STRICT_SPREAD",
+            name=self._name,
+            bundle_label_selector=[selector(bundle, without) for bundle in self._asked],
+        )
+        self._await()
+
+    def renew(self, without: frozenset[str]) -> Mapping[str, Place]:
+        """Return places again after a failure: the same where their nodes are there still, else
+        what Ray gives in their stead. Nodes of `without` are left if others can take their place.
+
+        Raises PlacementError as `placed`; a node that has gone is waited for like one in use.
+        """
+        used = {place.node for place in self._places.values()}
+        spare = [node for node in read_nodes() if node.id not in without]
+        if used & without and self._would_fit(spare, used):
+            self._say(f"leaves out {', '.join(node[:8] for node in sorted(used & without))}")
+            self.give_back()
+            self.take(without)
+            return dict(self._places)
+        end_s = time.monotonic() + self._wait_s
+        while True:
+            try:
+                self._await()
+            except PlacementInfeasible:
+                if time.monotonic() >= end_s:
+                    raise
+                time.sleep(_POLL_S)
+                continue
+            return dict(self._places)
+
+    def _would_fit(self, nodes: Sequence[Node], own: set[str]) -> bool:
+        """Whether what is free on `nodes`, or this run's own, is enough."""
+        return all_placed(
+            self._asked, nodes, lambda node: node.total if node.id in own else node.free
+        )
+
+    def _await(self) -> None:
+        assert self._group is not None
+        _wait(self._group, self._asked, self._wait_s, self._say, self._nearest)
+        self._places = _places(self._group, self._asked, read_nodes())
+
+    def give_back(self) -> None:
+        """Let others have the nodes."""
+        if self._group is not None:
+            _remove(self._group)
+        self._group = None
+
+
+def selector(bundle: Bundle, without: frozenset[str]) -> dict[str, str]:
+    """Labels, in Ray's words, that the node of `bundle` must have so as not to be of `without`."""
+    if bundle.node or not without:
+        return bundle.labels
+    return {"ray.io/node-id": f"!in({','.join(sorted(without))})"}
 
 
 def _check_feasible(

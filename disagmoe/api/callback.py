@@ -6,6 +6,7 @@ from disagmoe.actors.events import (
     CheckpointSaved,
     EvalResult,
     RunPlaced,
+    RunRestarting,
     RunResumed,
     RunStarted,
     ScheduleTuned,
@@ -40,6 +41,9 @@ class Callback:
 
     def on_checkpoint(self, saved: CheckpointSaved) -> None:
         """A checkpoint is complete."""
+
+    def on_restart(self, restarting: RunRestarting) -> None:
+        """Workers have failed, and will be started again."""
 
     def on_step(self, step: StepResult) -> None:
         """A step is done."""

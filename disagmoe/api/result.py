@@ -59,8 +59,8 @@ class Result:
     of its device, and the network devices that are its own."""
     versions: dict[str, str]
     """Of Python and the libraries that decide the numbers."""
-    restarts: int
-    """Times that the workers were started again."""
+    restarts: dict[str, int]
+    """How often the workers were started again, by the cause."""
     first_error: str | None
     """Why the run failed, or was stopped without saving its last state: the first cause, then what
     followed from it."""

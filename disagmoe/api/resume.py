@@ -5,6 +5,7 @@ from pathlib import Path
 
 from disagmoe.actors.messages import ResumePoint
 from disagmoe.actors.resume import resume_point
+from disagmoe.actors.startup import open_data
 from disagmoe.api.preflight import opened
 from disagmoe.api.rundir import holds_run
 from disagmoe.checkpoint.blocks import REMEDY
@@ -96,11 +97,7 @@ def continued(
         )
     if problems := size_problems(place, found.manifest):
         raise CheckpointError("\n".join([*problems, REMEDY]))
-    config = frozen(config, saved)
-    if config.train.steps - step <= FIRST_PROFILED + PROFILED:  # too few to gain from a profile
-        off = config.parallel.model_copy(update={"profile": "off"})
-        config = config.model_copy(update={"parallel": off})
-    resolved, source = opened(config, target)
+    resolved, source = opened(_as_saved(config, found), target)
     point, news = resume_point(found, source)
     later = [n for n in complete_steps(checkpoints) if n > step]
     if later:
@@ -109,3 +106,29 @@ def continued(
             "manifest.set-aside.json to manifest.json to have them back)"
         )
     return resolved, point, [*changes(resolved, saved), *news]
+
+
+def goes_on(
+    config: RunConfig, checkpoints: Location, first: ResumePoint | None
+) -> tuple[RunConfig, ResumePoint | None]:
+    """Return with which config a run whose workers have failed goes on, and from where: the last
+    complete checkpoint in `checkpoints`, or `first`, where it began. `config` is resolved.
+
+    Raises CheckpointError, StorageError, DataError as `continued`.
+    """
+    found = latest_if_any(folder_of(checkpoints))
+    if found is None or (first is not None and found.manifest.step < first.step):
+        return config, first
+    config = _as_saved(config, found)
+    point, _ = resume_point(found, open_data(config))
+    return config, point
+
+
+def _as_saved(config: RunConfig, found: Found) -> RunConfig:
+    """`config` with what the run that was saved had found out, as far as it fits."""
+    config = frozen(config, found.manifest.run_config())
+    if config.train.steps - found.manifest.step <= FIRST_PROFILED + PROFILED:
+        # too few steps are left to gain from a profile
+        off = config.parallel.model_copy(update={"profile": "off"})
+        config = config.model_copy(update={"parallel": off})
+    return config

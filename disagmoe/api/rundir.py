@@ -154,10 +154,17 @@ class MetricsLog:
             ) from None
         self._train = config.train
         self._held: dict[str, object] | None = None
+        self._restarts = 0
+
+    def restarted(self, step: int) -> None:
+        """Workers are started again and go on from `step`: later lines will be written anew."""
+        self.cut(step)
+        self._restarts += 1
 
     def cut(self, step: int) -> list[str]:
         """Cut off the lines of `step` and later ones, and what was written in part; say what has
         been cut off and what is missing before. Steps of the file ascend."""
+        self._held = None
         end, cut, last = _end_before(self._path, step)
         self._file.truncate(end)
         news = []
@@ -176,7 +183,7 @@ class MetricsLog:
 
     def step(self, result: StepResult) -> None:
         """Log a step."""
-        self._held = asdict(result)
+        self._held = {**asdict(result), "restarts": self._restarts}
         if not evaluates_after(result.step, self._train):
             self._release()
 

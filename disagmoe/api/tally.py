@@ -14,6 +14,7 @@ from disagmoe.actors.events import (
     Event,
     RunEnded,
     RunPlaced,
+    RunRestarting,
     RunResumed,
     RunStarted,
     ScheduleTuned,
@@ -39,6 +40,8 @@ class Tally:
     placed: RunPlaced | None = None
     started: RunStarted | None = None
     ended: RunEnded | None = None
+    restarts: dict[str, int] = field(default_factory=dict)
+    """How often workers were started again, by cause."""
     before: Done | None = None
     """What had been done when the run went on from a checkpoint."""
     checkpoint: str | None = None
@@ -57,13 +60,26 @@ class Tally:
                 self.evaluations.append(event)
             case ScheduleTuned() | RunResumed():
                 pass  # the config file and the first step say it
+            case RunRestarting():
+                self._go_back(event)
             case CheckpointSaved():
                 self.checkpoint = event.place
             case StepTraced():
-                for worker, trace in event.traces.items():
-                    self.traces.setdefault(worker, []).append(trace)
+                self._keep(event.traces)
             case RunEnded():
                 self.ended = event
+
+    def _go_back(self, event: RunRestarting) -> None:
+        """Forget what will be done again."""
+        self.restarts[event.cause] = self.restarts.get(event.cause, 0) + 1
+        self.steps = [step for step in self.steps if step.step < event.step]
+        self.evaluations = [one for one in self.evaluations if one.step < event.step]
+        for worker, traces in self.traces.items():
+            self.traces[worker] = [trace for trace in traces if trace.step < event.step]
+
+    def _keep(self, traces: Mapping[str, WorkerTrace]) -> None:
+        for worker, trace in traces.items():
+            self.traces.setdefault(worker, []).append(trace)
 
     @property
     def peak_bytes(self) -> int:
@@ -80,7 +96,10 @@ class Tally:
     def failure(self) -> str | None:
         """Why the workers have failed, or None."""
         failures = () if self.ended is None else self.ended.failures
-        return describe_failures(failures) if failures else None
+        if not failures:
+            return None
+        assert self.ended is not None
+        return "\n".join(filter(None, (describe_failures(failures), self.ended.note)))
 
     @property
     def failure_of_stop(self) -> str | None:
@@ -129,7 +148,7 @@ class Tally:
             peak_memory_total_bytes=peak_memory_total_bytes,
             placement={} if self.placed is None else _placement(self.placed),
             versions=(dict(workers[0].versions) if workers else {}) | {"ray": ray.__version__},
-            restarts=0,
+            restarts=dict(self.restarts),
             first_error=first_error,
             checkpoint=self.checkpoint,
             elapsed_s=elapsed_s,

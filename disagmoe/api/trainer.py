@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from disagmoe.actors.events import (
@@ -13,6 +14,7 @@ from disagmoe.actors.events import (
     Event,
     RunEnded,
     RunPlaced,
+    RunRestarting,
     RunResumed,
     RunStarted,
     ScheduleTuned,
@@ -24,7 +26,7 @@ from disagmoe.api.callback import Callback
 from disagmoe.api.grace import short_grace
 from disagmoe.api.preflight import preflight
 from disagmoe.api.result import Result, RunFailedError, has_result
-from disagmoe.api.resume import Resume, continued, find_resume
+from disagmoe.api.resume import Resume, continued, find_resume, goes_on
 from disagmoe.api.rundir import RunDir, check_folder, check_free, default_run_dir, run_id
 from disagmoe.api.tally import Tally, outcome
 from disagmoe.checkpoint.catalogue import check_unused
@@ -186,6 +188,7 @@ class Trainer:
             self._say,
             checkpoints=str(start.checkpoints),
             resume=start.point,
+            go_on=partial(goes_on, start.config, start.checkpoints, start.point),
         ) as session:
             try:
                 self._follow(session.events(), tally, run_dir)
@@ -211,6 +214,8 @@ class Trainer:
                     run_dir.metrics.evaluation(event)
                 case ScheduleTuned():
                     run_dir.write_config(event.config)
+                case RunRestarting():
+                    run_dir.metrics.restarted(event.step)
                 case StepTraced():
                     write_trace(self.run_dir / TRACE_FILE, tally.traces)
                 case RunPlaced() | RunStarted() | RunResumed() | CheckpointSaved() | RunEnded():
@@ -231,6 +236,8 @@ def _tell(callback: Callback, event: Event) -> None:
             callback.on_eval(event)
         case ScheduleTuned():
             callback.on_tuned(event)
+        case RunRestarting():
+            callback.on_restart(event)
         case RunResumed():
             callback.on_resumed(event)
         case CheckpointSaved():

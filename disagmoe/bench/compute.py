@@ -20,7 +20,7 @@ from disagmoe.bench.hf_model import check_transformers
 from disagmoe.bench.hf_training import MakeTransformers, gathered_bytes
 from disagmoe.bench.rounds import take_turns
 from disagmoe.bench.text import VOCABULARY, prepare_text
-from disagmoe.cluster.local import local_ray
+from disagmoe.cluster.local import LOOPBACK, local_ray
 from disagmoe.config.load import override
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
@@ -95,8 +95,8 @@ def compare(
         config = override(config, [f'data.paths=["{data}"]'])
         resolved = resolve(config, cuda=False)
         rate = gemm_flops_per_s(resolved, TYPES[resolved.train.precision], cores)
-        host = stack.enter_context(local_ray(config.parallel.workers, threads))
-        store = StoreServer(host)
+        stack.enter_context(local_ray(config.parallel.workers, threads))
+        store = StoreServer(LOOPBACK)
         stack.callback(store.close)
         contest = Contest(stack, sizes, say)
         for name in IMPLEMENTATIONS:

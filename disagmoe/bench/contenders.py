@@ -110,7 +110,7 @@ class Ours:
         self.name = name
         self._config = config
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-        self._rig = Rig(on_own_ray(config, store.host).places, store, folder, name)
+        self._rig = Rig(on_own_ray(config).places, store, folder, name)
         self._learned: list[Learned] = []
         self._seconds: dict[str, list[dict[str, float]]] = {}
         self._costs: dict[int, OpCosts] = {}

@@ -85,6 +85,55 @@ def overlap(
 
 
 @app.command()
+def driver(
+    workers: Annotated[int, typer.Option(min=2, help="Stub workers, an even number.")] = 16,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that are measured.")] = 200,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure what the driver adds to a step: stub workers pause for 100 ms, then join the real
+    world reduction. Exits with 1 when that is more than 5 ms."""
+    from disagmoe.bench.driver import LIMIT_MS, measure
+    from disagmoe.cluster.local import temporary_folder
+    from disagmoe.cluster.signals import sigterm_raises
+
+    with sigterm_raises(), temporary_folder() as folder:
+        cost = measure(workers, steps, Path(folder))
+    _say(
+        f"{cost.workers} workers, {cost.steps} steps: {cost.step_overhead_ms:.2f} ms over 100 ms "
+        f"(median step {cost.median_overhead_ms:.2f} ms); {cost.call_us:.0f} us of the driver per "
+        f"worker and step, so that {cost.workers_at_full_driver} workers take all of a core"
+    )
+    if as_json:
+        typer.echo(json.dumps(cost.to_dict()))
+    if cost.step_overhead_ms > LIMIT_MS:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def faults(
+    seed: Annotated[int, typer.Option(help="Decides which faults come, where and when.")] = 0,
+    count: Annotated[int, typer.Option("--faults", min=2, help="How many.")] = 44,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train a tiny model while workers and driver are killed, suspended and fail in other ways, and
+    compare with a run in which they are not. Exits with 1 unless every fault is noticed within 30 s
+    and overcome, nothing is left behind, and all bits are the same."""
+    from disagmoe.bench.faults import run_drill
+    from disagmoe.cluster.local import temporary_folder
+    from disagmoe.cluster.signals import sigterm_raises
+
+    with sigterm_raises(), temporary_folder() as folder:
+        found = run_drill(seed, count, Path(folder), _say)
+    told = found.to_dict()
+    keys = ("faults", "recovered", "truthful_errors", "hangs", "leaks", "bit_equal")
+    _say(", ".join(f"{key} {told[key]}" for key in keys) + f"; {found.elapsed_s:.0f} s")
+    if as_json:
+        typer.echo(json.dumps(told))
+    if not found.good:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
 def compute(
     config: Annotated[
         Path | None,

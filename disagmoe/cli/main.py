@@ -10,6 +10,7 @@ from disagmoe import __version__
 from disagmoe.cli import bench, checkpoint, config, data, hf, schedule
 from disagmoe.cli.doctor import doctor
 from disagmoe.cli.evaluate import evaluate
+from disagmoe.cli.inquiry import status, stop
 from disagmoe.cli.invariance import invariance
 from disagmoe.cli.simulate import simulate
 from disagmoe.cli.train import train
@@ -41,6 +42,8 @@ app.command()(doctor)
 app.command()(evaluate)
 app.command()(invariance)
 app.command()(simulate)
+app.command()(status)
+app.command()(stop)
 app.command()(train)
 
 

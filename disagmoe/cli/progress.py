@@ -13,6 +13,7 @@ from disagmoe.api import (
     Result,
     RunConfig,
     RunPlaced,
+    RunRestarting,
     RunResumed,
     RunStarted,
     ScheduleTuned,
@@ -94,6 +95,10 @@ class ShowProgress(Callback):
         if saved.problem:
             self._say(f"warning: {saved.problem}")
 
+    def on_restart(self, restarting: RunRestarting) -> None:
+        """Say what happened and what follows."""
+        self._say(restart_line(restarting))
+
     def on_step(self, step: StepResult) -> None:
         """Show the step."""
         line = step_line(step)
@@ -148,6 +153,15 @@ def step_line(step: StepResult) -> str:
     return (
         f"loss {step.loss:.4f}  {format_count(step.tokens_per_s)} tokens/s  "
         f"{format_seconds(step.step_s)}/step  computes {shares(step.compute_share)}"
+    )
+
+
+def restart_line(restarting: RunRestarting) -> str:
+    """A failure and what follows from it."""
+    where = f"from step {restarting.step}" if restarting.step else "from the beginning"
+    return (
+        f"{restarting.message}\nworkers are started again {where} in "
+        f"{format_seconds(restarting.pause_s)}; {restarting.steps_lost} steps are lost"
     )
 
 

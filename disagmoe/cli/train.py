@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from disagmoe.cluster.signals import sigterm_raises
+from disagmoe.cluster.signals import TERMINATED, sigterm_raises
 from disagmoe.config.load import load_run_config, override
 from disagmoe.config.rules import warnings
 from disagmoe.config.run import RunConfig
@@ -59,7 +59,7 @@ def train(
     on this machine. A run that has ended, was killed or has failed goes on with `--resume RUN_DIR`.
 
     Exit codes: 0 all steps are done, 1 the run failed, 2 the config or the data cannot be used,
-    3 the workers have no place, 130 or 143 stopped by Ctrl-C or SIGTERM.
+    3 the workers have no place, 130 stopped by Ctrl-C, 143 by SIGTERM or `disagmoe stop`.
     """
     named = [] if address is None else [f"cluster.address={format_value(address)}"]
     with sigterm_raises(), _ctrl_c_exits():
@@ -92,7 +92,9 @@ def _fit(config: RunConfig, run_dir: Path | None, resume: str | None, as_json: b
     callbacks: list[Callback] = [ShowProgress(stderr_console())]
     if as_json:
         callbacks.append(PrintJson())
-    Trainer(config, run_dir=run_dir, resume=resume, callbacks=callbacks).fit()
+    result = Trainer(config, run_dir=run_dir, resume=resume, callbacks=callbacks).fit()
+    if result.status == "stopped":  # by `disagmoe stop`; signals end this process themselves
+        raise typer.Exit(TERMINATED)
 
 
 @contextmanager

@@ -52,6 +52,9 @@ class ClusterConfig(Section):
     step_timeout_s: float = Field(default=600.0, gt=0)
     """Longest time that a step may take before the run ends with a report; the first step may take
     three times as long."""
+    heartbeat_timeout_s: float = Field(default=20.0, ge=4)
+    """Longest time that a worker or the driver may answer nothing, whatever it is doing, before it
+    counts as failed."""
     start_timeout_s: float = Field(default=180.0, gt=0)
     """Longest time for workers to start, load weights and open their channels."""
     stop_grace_s: float = Field(default=30.0, ge=0)

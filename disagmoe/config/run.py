@@ -10,6 +10,7 @@ from disagmoe.config.data import DataConfig
 from disagmoe.config.hardware import HardwareConfig
 from disagmoe.config.model import ModelConfig
 from disagmoe.config.parallel import ParallelConfig, micro_batches
+from disagmoe.config.recovery import RecoveryConfig
 from disagmoe.config.trace import TraceConfig
 from disagmoe.config.train import TrainConfig
 
@@ -32,6 +33,8 @@ class RunConfig(Section):
     """Machines."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Saved states."""
+    recovery: RecoveryConfig = RecoveryConfig()
+    """What happens when workers fail."""
     trace: TraceConfig = TraceConfig()
     """Steps that are traced."""
     hardware: HardwareConfig = HardwareConfig()

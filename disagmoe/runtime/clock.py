@@ -52,6 +52,11 @@ class Stopwatch:
         self._spans = [] if on else None
 
     @property
+    def kind(self) -> Kind:
+        """What this moment is charged to."""
+        return self._kind
+
+    @property
     def traces(self) -> bool:
         """Whether spans are kept."""
         return self._spans is not None

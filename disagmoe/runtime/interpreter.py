@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from disagmoe.errors import WorkerError
+from disagmoe.runtime.awaited import awaited
 from disagmoe.runtime.channels import WORLD
 from disagmoe.runtime.clock import Stopwatch
 from disagmoe.runtime.context import Context
@@ -61,6 +62,9 @@ class Interpreter:
         self._arrivals: Arrivals = {}
         self._posted_s: dict[TransferKey, float] = {}
         self.position = 0
+        self._current: Instruction | None = None
+        self.probe: Callable[[Instruction], None] | None = None
+        """Called before each instruction; for drills that make something go wrong there."""
         self.instruction = ""
         self.progressed_at_s = time.monotonic()
 
@@ -72,10 +76,13 @@ class Interpreter:
         self.handovers.begin(program)
         self._arrivals = self._inbox.start(program)
         for self.position, instruction in enumerate(program.instructions):
-            self.instruction = str(instruction)
+            self._current, self.instruction = instruction, str(instruction)
             self.progressed_at_s = time.monotonic()
             with self._explained():
+                if self.probe is not None:
+                    self.probe(instruction)
                 self._execute(instruction, step_end)
+        self._current = None
         self._stopwatch.switch(Kind.IDLE)
         if len(self._slots) or self._works or self._arrivals:
             raise WorkerError(f"{self._context.worker}: the program left slots or transfers behind")
@@ -108,6 +115,10 @@ class Interpreter:
             began_s = min(sent.get((hop.channel, hop.label), hop.start_s), hop.end_s)
             if not hop.sends and began_s > hop.start_s:
                 self._hops[place] = replace(hop, start_s=began_s)
+
+    def awaits(self) -> tuple[str, ...]:
+        """Workers that this one waits for now. For any thread."""
+        return awaited(self._current, self._stopwatch.kind, self._context)
 
     def take_hops(self) -> tuple[Hop, ...]:
         """Return the ends of transfers since the last call."""

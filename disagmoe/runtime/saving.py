@@ -68,6 +68,8 @@ class Saver:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._under_way: Future[SavedPart] | None = None
         self._saves: dict[int, Future[SavedPart]] = {}
+        self.probe: Callable[[int], None] | None = None
+        """Called before the state after so many steps is written; for drills, see Interpreter."""
 
     def is_due(self) -> bool:
         """Whether a save is due by time."""
@@ -90,6 +92,8 @@ class Saver:
         place = step_place(self._folder, step)
 
         def write() -> SavedPart:
+            if self.probe is not None:
+                self.probe(step)
             began_s = time.monotonic()
             part = write_part(place, self._worker, pieces, random)
             pieces.clear()  # the future keeps this function, which must not keep the copy

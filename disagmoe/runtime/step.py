@@ -102,12 +102,13 @@ class WorkerRuntime:
             None if experts is None else ExpertSide(context, experts, self.parameters, self._slots)
         )
         self._me = str(context.worker)
-        self._saver = (
+        self.saver = (
             None
             if checkpoints is None
             else Saver(self._me, self.update, context.device, checkpoints, config.checkpoint)
         )
         self._first_step = 0
+        self._step = -1
         self._everyone = [str(w) for w in context.layout.workers]
         self._stop_requested = False
         self._totals = StepTotals(valid_targets=0, tokens=0, sequences=0, micro_batches=0)
@@ -153,8 +154,8 @@ class WorkerRuntime:
         For another thread than the one that does steps. Raises CheckpointError where it cannot be
         written.
         """
-        assert self._saver is not None
-        return self._saver.written(step)
+        assert self.saver is not None
+        return self.saver.written(step)
 
     def _take_trace(self) -> WorkerTrace:
         """Return what this step did when, on the first worker's clock."""
@@ -190,12 +191,17 @@ class WorkerRuntime:
             self._attention.recording = self._recording
         return self._recording
 
+    @property
+    def step_under_way(self) -> int:
+        """Number of the step that is done now or was done last; -1 before the first."""
+        return self._step
+
     def close(self) -> None:
         """Leave all channels."""
         self._transport.close()
         self.interpreter.close()
-        if self._saver is not None:
-            self._saver.close()
+        if self.saver is not None:
+            self.saver.close()
 
     def request_stop(self) -> None:
         """Make the step under way, or the next one, the last on all workers."""
@@ -313,7 +319,7 @@ class WorkerRuntime:
         self.stopwatch.switch(Kind.OPTIMIZER)
         norms = self.update.norm_squared()
         self.stopwatch.switch(Kind.IDLE, str(Op.REDUCE_WORLD))
-        save = self._saver is not None and self._asks_to_save(self._saver)
+        save = self.saver is not None and self._asks_to_save(self.saver)
         self._world = self._sum_world(norms, nonfinite=self._nonfinite, save=save)
 
     def _sum_world(
@@ -355,12 +361,12 @@ class WorkerRuntime:
     def _save(self, world: World) -> bool:
         """Begin to save where the world says so; return whether it does."""
         on_stop = world.stop and self._context.config.checkpoint.on_stop
-        if self._saver is None or not (world.save or on_stop):
+        if self.saver is None or not (world.save or on_stop):
             return False
         self.stopwatch.switch(Kind.CHECKPOINT, "save")
         done = self._step + 1
         data = self._source.position(done) if self._source is not None and self._speaks else None
-        self._saver.save(done, data)
+        self.saver.save(done, data)
         self.stopwatch.switch(Kind.IDLE)
         return True
 

@@ -1,5 +1,6 @@
-"""Runs that end before their time: killed and frozen workers, Ctrl-C, SIGTERM."""
+"""Runs in which something goes wrong: killed and frozen workers, Ctrl-C, SIGTERM."""
 
+import json
 import os
 import signal
 import time
@@ -14,12 +15,13 @@ from disagmoe.checkpoint.find import find
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
 LONG = ("--set", "train.steps=100000", "--set", "train.eval.every=0")
+ONCE = ("--set", "recovery.max_failures=0")
 
 
 def test_a_killed_worker_ends_the_run_and_is_named(
     train: Callable, leftovers: Callable, tmp_path: Path
 ) -> None:
-    run = train(*LONG, "--run-dir", tmp_path / "run")
+    run = train(*LONG, *ONCE, "--run-dir", tmp_path / "run")
     pid = run.pid_of("F0.1")
     run.wait_for("step 1/")
     os.kill(pid, signal.SIGKILL)
@@ -37,18 +39,39 @@ def test_a_killed_worker_ends_the_run_and_is_named(
     assert "F0.1 has closed the connection" in (tmp_path / "run/logs/driver.log").read_text()
 
 
-def test_a_frozen_worker_ends_the_run_at_the_deadline(
-    train: Callable, leftovers: Callable, tmp_path: Path
+def test_a_frozen_worker_is_noticed_and_its_run_goes_on(
+    train: Callable, launch: Callable, leftovers: Callable, tmp_path: Path
 ) -> None:
-    run = train(*LONG, "--set", "cluster.step_timeout_s=4", "--run-dir", tmp_path / "run")
+    """And a run under way can be asked, and stopped, from another shell."""
+    folder = tmp_path / "run"
+    sets = ("cluster.heartbeat_timeout_s=5", "checkpoint.interval_steps=5")
+    run = train(*LONG, *(w for one in sets for w in ("--set", one)), "--run-dir", folder)
     pid = run.pid_of("F0.0")
     run.wait_for("step 1/")
     os.kill(pid, signal.SIGSTOP)
-    assert run.finish() == 1
+    began = time.monotonic()
+    run.wait_for(r"F0\.0 has answered nothing for 5 s \(cluster\.heartbeat_timeout_s\)")
+    assert time.monotonic() - began < 30
+    run.wait_for(r"F0\.0 does not answer: dead, suspended, or stuck in native code")
+    run.wait_for(r"workers are started again from ")
+    run.wait_for(r"(?s)started again from.*workers started ")
+    asked = launch("-m", "disagmoe", "status", folder, "--json")
+    assert asked.finish() == 0, asked.stderr
+    told = json.loads(asked.stdout)
+    assert (told["status"], told["epoch"]) == ("running", 1)
+    assert [w["worker"] for w in told["workers"]] == ["A0.0", "A0.1", "F0.0", "F0.1"]
+    assert all(w["progress"] for w in told["workers"])
+    stopped = launch("-m", "disagmoe", "stop", folder, "--json")
+    assert stopped.finish() == 0, stopped.stderr
+    assert run.finish() == 143, run.stderr
     assert leftovers() == []
-    error = Result.load(tmp_path / "run").first_error
-    assert error is not None
-    assert error.startswith("F0.0 answers nothing, and its death is not reported")
+    result = Result.load(folder)
+    assert stopped.stdout == result.to_json() + "\n"
+    assert (result.status, result.restarts) == ("stopped", {"silent": 1})
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(result.steps))
+    assert lines[-1]["restarts"] == 1
+    assert not (folder / "contact.json").exists()
 
 
 def test_ctrl_c_ends_the_run_after_the_step(

@@ -161,6 +161,12 @@ class FakeCrew:
             if worker not in self._silent
         }
 
+    def send_pings(self, workers: Sequence[str]) -> None:
+        answers = self.ping(0.0)
+        for worker in workers:
+            if worker in answers:
+                self._replies.append(Reply(Call("ping"), worker, answers[worker]))
+
     def stacks(self, timeout_s: float) -> Mapping[str, str]:
         return {w: f"stack of {w}" for w in self.workers if w not in self._silent}
 

@@ -46,7 +46,9 @@ class FakeRuntime:
     """Does at step n what `steps[n]` says."""
 
     def __init__(self, **steps: Any) -> None:
-        self.interpreter = SimpleNamespace(position=7, instruction="head m0", progressed_at_s=0.0)
+        self.interpreter = SimpleNamespace(
+            position=7, instruction="head m0", progressed_at_s=0.0, awaits=lambda: ()
+        )
         self.stopwatch = SimpleNamespace(take=dict)
         self.done: list[str] = []
         self._steps = steps

@@ -69,11 +69,27 @@ def test_a_missed_deadline_says_where_all_workers_are_and_keeps_their_stacks() -
     assert late[0].message == (
         "F0.0 has not finished step 1 within 5 s; stacks of all workers are in logs/stacks.txt; "
         "where they are:\n"
+        "0 steps done\n"
         "  A0.0: step 1, instruction 3 'wait x', for 9.0 s\n"
         "  A0.1: step 1, instruction 3 'wait x', for 9.0 s\n"
-        "  F0.0: step 1, instruction 3 'experts_fwd L0 m0', for 9.0 s"
+        "  F0.0: step 1, instruction 3 'experts_fwd L0 m0', for 9.0 s\n"
+        "A0.0 has moved last, 9.0 s ago"
     )
-    assert kept == ["stack of A0.0\n\nstack of A0.1\n\nstack of F0.0"]
+    (text,) = kept
+    assert text.endswith("\n\nstack of A0.0\n\nstack of A0.1\n\nstack of F0.0")
+
+
+def test_a_worker_that_fell_silent_is_named_beside_where_the_others_are() -> None:
+    clock = FakeClock()
+    crew = crew_of(clock, {}, silent=("A0.1",))
+    (found,) = Inquest(lambda _: "stacks.txt", clock).fell_silent(crew, ["A0.1"], 20.0)
+    assert (found.worker, found.kind) == ("A0.1", FailureKind.SILENT)
+    assert found.message.startswith(
+        "A0.1 has answered nothing for 20 s (cluster.heartbeat_timeout_s), and its death is not "
+        "reported; it may be suspended, out of memory, or stuck in native code; stacks of all "
+        "workers are in stacks.txt; where they are:\n0 steps done\n"
+    )
+    assert "\n  A0.1: does not answer\n" in found.message
 
 
 def test_a_silent_worker_comes_before_late_ones() -> None:

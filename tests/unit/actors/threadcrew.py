@@ -125,6 +125,10 @@ class ThreadCrew:
     def ping(self, timeout_s: float) -> Mapping[str, Progress]:
         return {name: host.ping() for name, host in self._hosts.items()}
 
+    def send_pings(self, workers: Sequence[str]) -> None:
+        for name in workers:
+            self._replies.put(Reply(Call("ping"), name, self._hosts[name].ping()))
+
     def stacks(self, timeout_s: float) -> Mapping[str, str]:
         return {name: host.stacks() for name, host in self._hosts.items()}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from disagmoe.actors.events import CheckpointSaved, Event, RunEnded, RunResumed
+from disagmoe.actors.events import CheckpointSaved, Event, RunEnded, RunRestarting, RunResumed
 from disagmoe.actors.messages import FailureKind, WorkerFailure
 from disagmoe.api.result import Result
 from disagmoe.api.tally import Tally, outcome
@@ -88,7 +88,7 @@ def test_a_whole_run() -> None:
             },
         },
         versions={"python": "3.12.1", "ray": ray.__version__},
-        restarts=0,
+        restarts={},
         first_error=None,
         checkpoint=None,
         elapsed_s=9.0,
@@ -160,3 +160,13 @@ def test_outcomes(
     events: list[Event], raised: BaseException | None, expected: tuple[str, str | None]
 ) -> None:
     assert outcome(tally_of(*events), raised) == expected
+
+
+def test_what_is_done_again_counts_once() -> None:
+    restarting = RunRestarting(
+        epoch=1, cause="died", message="", failures=(), step=1, steps_lost=2, pause_s=0.0
+    )
+    events = [started(), step(0), step(1), evaluation(1), step(2), restarting, step(1), step(2)]
+    result = result_of(*events)
+    assert (result.steps, result.tokens, result.eval_loss) == (3, 300, None)
+    assert result.restarts == {"died": 1}

@@ -211,3 +211,24 @@ def test_bundles_that_ask_for_more_keep_their_own_nodes() -> None:
         Bundle(side=Side.ATTENTION, workers=("A0.3", "A0.4"), cpus=2.0, accelerator="H800"),
     ]
     assert by_address(asked, hosts(3, 2, 1)) == [0, 1, 2]
+
+
+def test_places_are_found_again_on_the_nodes_that_are_left(fake: FakeRay) -> None:
+    with placed(ASKED, "x") as places:
+        fake.nodes[2] = expert(3)  # the other one is gone, and Ray has given this one
+        assert places.renew(frozenset())["F0.0"].host == "10.0.0.3"
+        assert fake.removed == 0
+
+
+def test_a_bad_node_is_left_out_where_another_one_can_take_its_place(fake: FakeRay) -> None:
+    said: list[str] = []
+    bad = fake.nodes[2]
+    with placed(ASKED, "x", say=said.append) as places:
+        assert places.renew(frozenset({bad.id}))["F0.0"].node == bad.id  # there is no other
+        assert (fake.removed, said) == (0, [])
+        fake.nodes = [node(9), fake.nodes[1], expert(3), bad]
+        assert places.renew(frozenset({bad.id}))["F0.0"].host == "10.0.0.3"
+        assert fake.removed == 1
+        assert fake.asked["bundle_label_selector"] == [{"ray.io/node-id": f"!in({bad.id})"}] * 2
+        assert said == [f"leaves out {bad.id[:8]}"]
+    assert fake.removed == 2

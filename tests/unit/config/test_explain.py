@@ -109,6 +109,7 @@ def test_tables_come_parents_first() -> None:
         "cluster.attention",
         "cluster.expert",
         "checkpoint",
+        "recovery",
         "trace",
         "hardware",
     ]
