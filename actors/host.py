@@ -6,7 +6,9 @@ Knows nothing of Ray; `worker.py` is the actor around it.
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
+from disagmoe.actors.exporting import WorkerExporter
 from disagmoe.actors.failure import failure_of
 from disagmoe.actors.messages import (
     Adopted,
@@ -29,8 +31,14 @@ log = logging.getLogger(__name__)
 class WorkerHost:
     """Owns the runtime. After a failure or a stop it makes no further call."""
 
-    def __init__(self, build: Callable[[WorkerAssignment], WorkerRuntime] = build_runtime) -> None:
+    def __init__(
+        self,
+        build: Callable[[WorkerAssignment], WorkerRuntime] = build_runtime,
+        export: Callable[[WorkerAssignment, WorkerRuntime], WorkerExporter] = WorkerExporter,
+    ) -> None:
         self._build = build
+        self._export = export
+        self._exporter: WorkerExporter | None = None
         self._connected: WorkerRuntime | None = None
         self._worker = "a worker without assignment"
         self._call = "idle"
@@ -49,17 +57,21 @@ class WorkerHost:
             runtime.connect()
             runtime.stopwatch.take()  # seconds are counted from here
             self._connected = runtime
+            self._exporter = self._export(assignment, runtime)
             if self._stop_requested:
                 runtime.request_stop()
-            return started(assignment)
+            return replace(started(assignment), metrics_port=self._exporter.port)
 
         return self._guarded(Call("setup"), start)
 
     def run_step(self, step: int) -> Outcome:
         """Do one step, unless the run has ended here before."""
         outcome = self._guarded(Call("step", step), lambda: self._runtime.run_step(step))
-        if isinstance(outcome, StepReport) and outcome.stopped:
-            self._ended = Stopped()
+        if isinstance(outcome, StepReport):
+            if self._exporter is not None:
+                self._exporter.step(outcome)
+            if outcome.stopped:
+                self._ended = Stopped()
         return outcome
 
     def evaluate(self, after_step: int) -> Outcome:
@@ -75,7 +87,9 @@ class WorkerHost:
             packed = assignment.evaluation
             evaluation = None if packed is None else packed.open()
             self._runtime.adopt(assignment.train.open(), evaluation, weights)
-            self._runtime.stopwatch.take()  # the driver has made them meanwhile
+            paused = self._runtime.stopwatch.take()  # the driver has made them meanwhile
+            if self._exporter is not None:
+                self._exporter.paused({str(kind): s for kind, s in paused.items()})
             return Adopted(self._worker)
 
         return self._guarded(Call("adopt", after_step), change)
@@ -118,7 +132,10 @@ class WorkerHost:
             self._connected.request_stop()
 
     def close(self) -> None:
-        """Leave all channels."""
+        """Leave all channels, and tell nothing any more."""
+        if self._exporter is not None:
+            self._exporter.close()
+            self._exporter = None
         if self._connected is not None:
             self._connected.close()
 

@@ -45,6 +45,8 @@ class WorkerAssignment:
     epoch: int
     threads: int
     log_file: str
+    metrics_port: int = 0
+    """Where it serves its metrics, or the next free port; 0 lets the system choose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class Started:
     pid: int
     versions: dict[str, str]
     """Of Python and the libraries that decide its results."""
+    metrics_port: int | None = None
+    """Where it serves its metrics; None where it cannot."""
 
 
 @dataclass(frozen=True, slots=True)

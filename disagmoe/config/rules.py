@@ -367,6 +367,27 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun if count == 1 else plural}"
 
 
+def metrics_ports_exist(config: "RunConfig") -> Iterator[str]:
+    """`metrics.port_base` is 0, or from 1024 on with a port left for each worker."""
+    base, workers = config.metrics.port_base, config.parallel.workers
+    last = 65535 - workers
+    if base and not 1024 <= base <= last:
+        yield (
+            f"metrics.port_base = {base} gives the driver and {workers} workers no ports; use 0, "
+            f"or 1024 to {last}"
+        )
+
+
+def mfu_knows_both_peaks(config: "RunConfig") -> Iterator[str]:
+    """`metrics.attention_peak_flops` and `expert_peak_flops` are given together."""
+    metrics = config.metrics
+    if (metrics.attention_peak_flops > 0) != (metrics.expert_peak_flops > 0):
+        yield (
+            "metrics.attention_peak_flops and metrics.expert_peak_flops are given together: MFU is "
+            "measured against the peaks of both sides; give the other one as well, or neither"
+        )
+
+
 RULES: tuple[Rule, ...] = (
     name_is_a_folder,
     heads_share_keys,
@@ -390,5 +411,7 @@ RULES: tuple[Rule, ...] = (
     learning_rate_fits_run,
     paths_are_named,
     weights_fit_paths,
+    metrics_ports_exist,
+    mfu_knows_both_peaks,
 )
 CAUTIONS: tuple[Rule, ...] = (attention_workers_have_sequences, router_learns)

@@ -6,6 +6,7 @@ from pathlib import Path
 from disagmoe.config.base import Section
 from disagmoe.config.cluster import ClusterConfig
 from disagmoe.config.data import DataConfig
+from disagmoe.config.metrics import MetricsConfig
 from disagmoe.config.model import ModelConfig
 from disagmoe.config.parallel import ParallelConfig, micro_batches
 from disagmoe.config.trace import TraceConfig
@@ -30,6 +31,8 @@ class RunConfig(Section):
     """Machines."""
     trace: TraceConfig = TraceConfig()
     """Steps that are traced."""
+    metrics: MetricsConfig = MetricsConfig()
+    """Metrics and their sinks."""
 
     @classmethod
     def load(cls, path: str | Path, sets: Sequence[str] = ()) -> "RunConfig":

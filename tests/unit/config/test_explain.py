@@ -101,6 +101,7 @@ def test_tables_come_parents_first() -> None:
         "data",
         "cluster",
         "trace",
+        "metrics",
     ]
 
 
