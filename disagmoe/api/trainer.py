@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from disagmoe.actors.events import (
@@ -25,6 +26,7 @@ from disagmoe.cluster.session import local_session
 from disagmoe.cluster.signals import deferred, sigterm_raises
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import WorkerError
+from disagmoe.metrics.flops import mfu
 from disagmoe.runtime.trace import TRACE_FILE, write_trace
 
 STOP_GRACE_S = 10.0
@@ -77,6 +79,8 @@ class Trainer:
             elapsed_s=time.monotonic() - began_s,
             path=run_dir.path,
         )
+        if result.tokens_per_s is not None:
+            result = replace(result, mfu=mfu(config, result.tokens_per_s))
         with deferred():
             run_dir.write_result(result)
         for callback in self._callbacks:

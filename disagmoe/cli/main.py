@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from disagmoe import __version__
-from disagmoe.cli import bench, config, data, schedule
+from disagmoe.cli import bench, config, dashboards, data, schedule
 from disagmoe.cli.invariance import invariance
 from disagmoe.cli.train import train
 from disagmoe.errors import ConfigError, DataError, DisagMoEError, PlacementError
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(bench.app, name="bench")
 app.add_typer(config.app, name="config")
+app.add_typer(dashboards.app, name="dashboards")
 app.add_typer(data.app, name="data")
 app.add_typer(schedule.app, name="schedule")
 app.command()(invariance)

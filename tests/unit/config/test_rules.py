@@ -183,7 +183,7 @@ REFUSED = [
     ),
     (
         ["metrics.port_base=80"],
-        "metrics.port_base = 80 gives the driver and 2 workers no ports; use 0, or 1024 to 65533",
+        "metrics.port_base = 80 gives the driver and 4 workers no ports; use 0, or 1024 to 65531",
     ),
     (
         ["metrics.expert_peak_flops=1e12"],

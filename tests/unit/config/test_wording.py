@@ -15,7 +15,9 @@ WRONG = {
     "foo.num_experts=1": "foo.num_experts is no setting; did you mean model.experts?",
     "foo.bar.baz=1": "foo.bar.baz is no setting; `disagmoe config explain` lists all",
     "foo=1": "foo is no setting; `disagmoe config explain` lists all",
-    "foo={}": "[foo] is no table; the tables are model, parallel, train, data, cluster, trace and metrics",
+    "foo={}": (
+        "[foo] is no table; the tables are model, parallel, train, data, cluster, trace and metrics"
+    ),
     "train.eval.zq=1": (
         "train.eval.zq is no setting; "
         "the settings of [train.eval] are train.eval.every and train.eval.sequences"

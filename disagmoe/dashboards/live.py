@@ -1,0 +1,176 @@
+"""A short run under a Prometheus: every expression on real data."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from disagmoe.dashboards.catalogue import unknown, unused
+from disagmoe.dashboards.files import ALERTING, RECORDING
+from disagmoe.dashboards.prometheus import Prometheus, PrometheusError, own_prometheus
+from disagmoe.dashboards.rules import alerting_yaml, recording_yaml
+from disagmoe.dashboards.verdict import Verdict, compare, compare_channels, judge, read_steps
+from disagmoe.errors import WorkerError
+from disagmoe.metrics import catalogue
+from disagmoe.metrics.discovery import DISCOVERY_FILE
+
+_RUN = "dashboards-check"
+_EVERY_S = 1
+_WINDOW = "30s"
+_LEAST_STEPS = 12
+_LEAST_S = 15.0
+"""How long the run is watched at least: rates need some scrapes."""
+_PATIENCE_S = 240.0
+_STOP_S = 60.0
+_POLL_S = 0.5
+
+CONFIG = """\
+name = "dashboards-check"
+[model]
+family = "qwen3_moe"
+vocab_size = 257
+hidden = 64
+layers = 4
+heads = 4
+kv_heads = 2
+head_dim = 16
+experts = 6
+top_k = 2
+expert_width = 32
+[parallel]
+attention_workers = 1
+expert_workers = 2
+micro_batch_size = 2
+profile = "off"
+[train]
+steps = 100000
+global_batch_size = 8
+sequence_length = 64
+[train.loss]
+aux_coef = 0.01
+z_coef = 1e-3
+[train.eval]
+every = 4
+sequences = 4
+[data]
+paths = ["{data}"]
+[metrics]
+attention_peak_flops = 1e11
+expert_peak_flops = 1e11
+link_bytes_per_s = 1e9
+"""
+"""Small, with everything in it that a panel shows."""
+
+
+def check_live(
+    folder: Path, say: Callable[[str], None], picture: Callable[[Prometheus, float, float], None]
+) -> Verdict:
+    """Start a Prometheus and a run in `folder`; evaluate every expression while the run goes on,
+    let `picture` use the same span of time, end both, and compare with what the run has logged.
+
+    Raises:
+        ConfigError: prometheus is not installed.
+        PrometheusError, WorkerError: one of them does not work.
+    """
+    run_dir = folder / _RUN
+    rules = _write_rules(folder)
+    config = _write_config(folder)
+    say("starting a run and a prometheus")
+    with (
+        own_prometheus(folder, run_dir / DISCOVERY_FILE, rules, _EVERY_S) as server,
+        _run(config, run_dir, folder / "train.log") as process,
+    ):
+        began_s = time.time()
+        at_s = _watch(server, process, folder / "train.log")
+        say(f"{at_s - began_s:.0f} s of a run; evaluating")
+        verdict = judge(server, _RUN, _WINDOW, at_s)
+        picture(server, began_s, at_s)
+        _stop(process)
+        steps = read_steps(run_dir)
+        wrong = compare(server, steps, at_s) + compare_channels(server, steps, at_s)
+        wrong += _summary_differs(run_dir, len(steps))
+    wrong += [f"{name} is on no panel and in no rule" for name in unused()]
+    wrong += [f"{name} is no metric" for name in unknown()]
+    return Verdict(verdict.expressions, verdict.empty, (*verdict.errors, *wrong))
+
+
+def _summary_differs(run_dir: Path, steps: int) -> list[str]:
+    result = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
+    return [] if result["steps"] == steps else [f"result.json has {result['steps']} steps"]
+
+
+def _write_rules(folder: Path) -> list[Path]:
+    texts = {RECORDING: recording_yaml(), ALERTING: alerting_yaml()}
+    paths = []
+    for name, text in texts.items():
+        path = folder / Path(name).name
+        path.write_text(text, encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+def _write_config(folder: Path) -> Path:
+    """Prepare some text, and return a config that trains on it."""
+    text, data, config = folder / "text.txt", folder / "data", folder / "run.toml"
+    text.write_text("\n".join(f"line {i} says {i * i}" for i in range(4000)), encoding="utf-8")
+    command = ["data", "prepare", "--tokenizer", "bytes", "--processes", "1"]
+    _python([*command, "--input", str(text), "--out", str(data)])
+    config.write_text(CONFIG.format(data=data), encoding="utf-8")
+    return config
+
+
+def _python(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "disagmoe", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S)
+    if done.returncode:
+        raise WorkerError(f"disagmoe {arguments[0]} failed: {done.stderr.strip()}")
+
+
+@contextmanager
+def _run(config: Path, run_dir: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "disagmoe", "train"]
+    command += ["--config", str(config), "--run-dir", str(run_dir)]
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (
+        log.open("w") as out,
+        subprocess.Popen(command, stdout=out, stderr=out, env=quiet) as process,
+    ):
+        try:
+            yield process
+        finally:
+            _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _watch(server: Prometheus, process: subprocess.Popen[bytes], log: Path) -> float:
+    """Wait until there is enough to evaluate; return a moment at which all of it was there."""
+    end_s = time.monotonic() + _PATIENCE_S
+    first_s = math.inf
+    while time.monotonic() < end_s:
+        if process.poll() is not None:
+            last = "\n".join(log.read_text(encoding="utf-8").splitlines()[-10:])
+            raise WorkerError(f"the run has ended too early:\n{last}")
+        now_s = time.time()
+        # a moment ago, as what is scraped just now may not be there yet
+        found = server.at(catalogue.STEPS.name, now_s - _EVERY_S)
+        evaluated = server.at(catalogue.EVAL_LOSS.name, now_s - _EVERY_S)
+        if found and evaluated and found[0].last >= _LEAST_STEPS:
+            first_s = min(first_s, now_s)
+            if now_s >= first_s + _LEAST_S:
+                return now_s - _EVERY_S
+        time.sleep(_POLL_S)
+    raise PrometheusError(f"no {_LEAST_STEPS} steps were scraped within {_PATIENCE_S:g} s")
