@@ -1,7 +1,6 @@
 """A short run under a Prometheus: every expression on real data."""
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -15,17 +14,27 @@ from disagmoe.dashboards.catalogue import unknown, unused
 from disagmoe.dashboards.files import ALERTING, RECORDING
 from disagmoe.dashboards.prometheus import Prometheus, PrometheusError, own_prometheus
 from disagmoe.dashboards.rules import alerting_yaml, recording_yaml
-from disagmoe.dashboards.verdict import Verdict, compare, compare_channels, judge, read_steps
+from disagmoe.dashboards.verdict import (
+    Verdict,
+    compare,
+    compare_channels,
+    compare_trace,
+    judge,
+    read_steps,
+)
 from disagmoe.errors import WorkerError
 from disagmoe.metrics import catalogue
 from disagmoe.metrics.discovery import DISCOVERY_FILE
+from disagmoe.runtime.trace import read_trace
 
 _RUN = "dashboards-check"
 _EVERY_S = 1
-_WINDOW = "30s"
-_LEAST_STEPS = 12
-_LEAST_S = 15.0
-"""How long the run is watched at least: rates need some scrapes."""
+_FIRST_TRACED, _TRACED = 15, 60
+"""Steps whose trace is compared with what Prometheus shows for the same time."""
+_LEAST_S = 12.0
+"""How long these are watched: rates need some scrapes."""
+_MOST_STEPS = _TRACED - 5
+"""After so many of them the time is up; the trace must hold all."""
 _PATIENCE_S = 240.0
 _STOP_S = 60.0
 _POLL_S = 0.5
@@ -60,6 +69,9 @@ every = 4
 sequences = 4
 [data]
 paths = ["{data}"]
+[trace]
+first_step = {first_traced}
+steps = {traced}
 [metrics]
 attention_peak_flops = 1e11
 expert_peak_flops = 1e11
@@ -86,14 +98,15 @@ def check_live(
         own_prometheus(folder, run_dir / DISCOVERY_FILE, rules, _EVERY_S) as server,
         _run(config, run_dir, folder / "train.log") as process,
     ):
-        began_s = time.time()
-        at_s = _watch(server, process, folder / "train.log")
-        say(f"{at_s - began_s:.0f} s of a run; evaluating")
-        verdict = judge(server, _RUN, _WINDOW, at_s)
-        picture(server, began_s, at_s)
+        start_s, at_s = _watch(server, process, folder / "train.log")
+        window_s = int(at_s - start_s)
+        say(f"{window_s} s of a run; evaluating")
+        verdict = judge(server, _RUN, f"{window_s}s", at_s)
+        picture(server, start_s, at_s)
         _stop(process)
         steps = read_steps(run_dir)
         wrong = compare(server, steps, at_s) + compare_channels(server, steps, at_s)
+        wrong += compare_trace(server, read_trace(run_dir), window_s, at_s)
         wrong += _summary_differs(run_dir, len(steps))
     wrong += [f"{name} is on no panel and in no rule" for name in unused()]
     wrong += [f"{name} is no metric" for name in unknown()]
@@ -117,11 +130,16 @@ def _write_rules(folder: Path) -> list[Path]:
 
 def _write_config(folder: Path) -> Path:
     """Prepare some text, and return a config that trains on it."""
-    text, data, config = folder / "text.txt", folder / "data", folder / "run.toml"
-    text.write_text("\n".join(f"line {i} says {i * i}" for i in range(4000)), encoding="utf-8")
+    text, data, config = folder / "text", folder / "data", folder / "run.toml"
+    text.mkdir()
+    for part in range(40):
+        lines = "\n".join(f"line {i} of {part} says {i * part}" for i in range(100))
+        (text / f"{part:02d}.txt").write_text(lines, encoding="utf-8")
     command = ["data", "prepare", "--tokenizer", "bytes", "--processes", "1"]
-    _python([*command, "--input", str(text), "--out", str(data)])
-    config.write_text(CONFIG.format(data=data), encoding="utf-8")
+    _python([*command, "--input", str(text / "*.txt"), "--out", str(data)])
+    config.write_text(
+        CONFIG.format(data=data, first_traced=_FIRST_TRACED, traced=_TRACED), encoding="utf-8"
+    )
     return config
 
 
@@ -156,21 +174,21 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
-def _watch(server: Prometheus, process: subprocess.Popen[bytes], log: Path) -> float:
-    """Wait until there is enough to evaluate; return a moment at which all of it was there."""
+def _watch(server: Prometheus, process: subprocess.Popen[bytes], log: Path) -> tuple[float, float]:
+    """Wait until there is enough to evaluate; return two moments between which all of it is."""
     end_s = time.monotonic() + _PATIENCE_S
-    first_s = math.inf
+    start_s: float | None = None
     while time.monotonic() < end_s:
         if process.poll() is not None:
             last = "\n".join(log.read_text(encoding="utf-8").splitlines()[-10:])
             raise WorkerError(f"the run has ended too early:\n{last}")
-        now_s = time.time()
         # a moment ago, as what is scraped just now may not be there yet
-        found = server.at(catalogue.STEPS.name, now_s - _EVERY_S)
-        evaluated = server.at(catalogue.EVAL_LOSS.name, now_s - _EVERY_S)
-        if found and evaluated and found[0].last >= _LEAST_STEPS:
-            first_s = min(first_s, now_s)
-            if now_s >= first_s + _LEAST_S:
-                return now_s - _EVERY_S
+        at_s = time.time() - _EVERY_S
+        steps = [int(one.last) for one in server.at(catalogue.WORKER_STEPS.name, at_s)]
+        done = min(steps, default=0) - _FIRST_TRACED
+        if done >= 0 and start_s is None:
+            start_s = at_s
+        if start_s is not None and (at_s > start_s + _LEAST_S or done > _MOST_STEPS):
+            return start_s, at_s
         time.sleep(_POLL_S)
-    raise PrometheusError(f"no {_LEAST_STEPS} steps were scraped within {_PATIENCE_S:g} s")
+    raise PrometheusError(f"no {_FIRST_TRACED} steps were scraped within {_PATIENCE_S:g} s")

@@ -62,7 +62,7 @@ def draw(
                     step_s,
                 )
             ]
-            _panel(figure, panel, place, lines, start_s)
+            _panel(figure, panel, place, _without_run(lines), start_s)
     figure.savefig(path, dpi=80)
 
 
@@ -73,6 +73,15 @@ def _up(figure: "Figure", row: float) -> float:
 
 def _name(legend: str, series: Series) -> str:
     return _LABEL.sub(lambda match: series.labels.get(match[1], ""), legend).strip()
+
+
+def _without_run(lines: Sequence[_Line]) -> list[_Line]:
+    """Leave the name of the run out of the names of lines that all belong to one."""
+    runs = {line.series.labels.get("run", "") for line in lines}
+    if len(runs) != 1:
+        return list(lines)
+    (run,) = runs
+    return [_Line(line.name.removeprefix(run).strip() or run, line.series) for line in lines]
 
 
 def _panel(
@@ -120,9 +129,10 @@ def _lines(axes: "Axes", panel: Panel, lines: Sequence[_Line], start_s: float) -
         for line in lines:
             times_s = [t - start_s for t in line.series.times_s]
             axes.plot(times_s, line.series.values, label=line.name, linewidth=1.1)
-    axes.set_ylim(panel.low, panel.high)
     if panel.log_scale:
         axes.set_yscale("log")
+    if panel.low is not None or panel.high is not None:
+        axes.set_ylim(panel.low, panel.high)
     axes.yaxis.set_major_formatter(lambda value, _: formatted(value, panel.unit))
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)

@@ -9,12 +9,17 @@ from typing import Any
 
 from disagmoe.dashboards.catalogue import DASHBOARDS
 from disagmoe.dashboards.prometheus import Prometheus, PrometheusError, has_numbers
+from disagmoe.dashboards.promql import BUBBLE, share
 from disagmoe.dashboards.rules import ALERTS, RECORDS
 from disagmoe.metrics import catalogue
-from disagmoe.schedule.accounting import Kind
+from disagmoe.runtime.clock import seconds_by_kind
+from disagmoe.runtime.trace import WorkerTrace
+from disagmoe.schedule.accounting import BUSY, EXPOSED, Kind, Shares, add_up
 
 _CLOSE = 1e-9
 """Prometheus stores and prints fp64; sums are made in the same order, but for the last digits."""
+_POINTS = 0.03
+"""By how much shares of time may miss those of the trace: a window cuts steps at both ends."""
 _WALL_SHARE = 0.02
 """By how much the kinds of time may miss wall time."""
 
@@ -39,7 +44,8 @@ class _Asked:
 
 def filled(expr: str, run: str, window: str) -> str:
     """Return `expr` with its variables replaced."""
-    return expr.replace("$run", re.escape(run)).replace("$window", window)
+    name = re.escape(run).replace("\\", "\\\\")  # escapes of a string in an expression
+    return expr.replace("$run", name).replace("$window", window)
 
 
 def judge(server: Prometheus, run: str, window: str, at_s: float) -> Verdict:
@@ -144,6 +150,35 @@ def compare_channels(
             expr = f'sum({metric.name}{{channel="{channel}"}})'
             value = sum(step[key].get(channel, 0) for step in so_far)
             found += _differs(expr, _one(server, expr, at_s), value)
+    return found
+
+
+def compare_trace(
+    server: Prometheus,
+    traces: Mapping[str, Sequence[WorkerTrace]],
+    window_s: int,
+    at_s: float,
+) -> list[str]:
+    """Return where the shares of a worker's time in a window, as panels show them, differ from
+    those of the traced steps that ended in it."""
+    found: list[str] = []
+    for worker, traced in traces.items():
+        me = f'instance="{worker}"'
+        steps = f"{catalogue.WORKER_STEPS.name}{{{me}}}"
+        ended = range(*(int(_one(server, steps, t)) for t in (at_s - window_s, at_s)))
+        spans = [seconds_by_kind(trace.spans) for trace in traced if trace.step in ended]
+        if len(spans) < len(ended) or not spans:
+            found.append(f"{worker}: {len(spans)} of the steps {ended} are traced")
+            continue
+        shares = Shares.of(add_up(spans))
+        for name, chosen, expected in (
+            ("utilisation", BUSY, shares.utilisation),
+            ("exposed communication", EXPOSED, shares.exposed_communication),
+            ("bubble", BUBBLE, shares.bubble),
+        ):
+            value = _one(server, share(chosen, "instance", me, f"{window_s}s"), at_s)
+            if abs(value - expected) > _POINTS:
+                found.append(f"{worker}: {name} is {value:.1%}, the trace says {expected:.1%}")
     return found
 
 

@@ -17,8 +17,8 @@ _UTILISATION = (
 _COMPUTE = rate(catalogue.SECONDS, _WORKER, f"{_RUN},{kinds([Kind.COMPUTE])}")
 _SENT = rate(catalogue.CHANNEL_BYTES, "run, instance")
 _BY_KIND = (
-    f"{rate(catalogue.SECONDS, 'run, stage, kind')} / on (run, stage) group_left () "
-    f"{rate(catalogue.SECONDS, 'run, stage')}"
+    f"{rate(catalogue.SECONDS, 'run, kind')} / on (run) group_left () "
+    f"{rate(catalogue.SECONDS, 'run')}"
 )
 
 STAGES = Dashboard(
@@ -43,8 +43,8 @@ STAGES = Dashboard(
                 ),
                 Panel(
                     title="Time by kind",
-                    doc="What each stage's time goes to; all kinds together are all of it.",
-                    queries=(Query(_BY_KIND, "{{run}} {{stage}} {{kind}}"),),
+                    doc="What the time of all workers goes to; all kinds together are all of it.",
+                    queries=(Query(_BY_KIND, "{{run}} {{kind}}"),),
                     view=View.STACK,
                     unit=Unit.RATIO,
                     width=12,
