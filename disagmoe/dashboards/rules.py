@@ -128,8 +128,7 @@ ALERTS: tuple[Alert, ...] = (
         limit="0.7",
         wait="10m",
         severity="warning",
-        summary="{{ $labels.run }} trains at {{ $value | humanizePercentage }} of its pace of the "
-        "last hour",
+        summary="{{ $labels.run }} trains at less than 70 % of its pace of the last hour",
         remedy="Compare utilisation, exposed communication and bubble of the stages before and "
         "now.",
     ),
