@@ -9,6 +9,7 @@ import typer
 from disagmoe import __version__
 from disagmoe.cli import bench, config, dashboards, data, schedule
 from disagmoe.cli.invariance import invariance
+from disagmoe.cli.report import report
 from disagmoe.cli.train import train
 from disagmoe.errors import ConfigError, DataError, DisagMoEError, PlacementError
 
@@ -27,6 +28,7 @@ app.add_typer(dashboards.app, name="dashboards")
 app.add_typer(data.app, name="data")
 app.add_typer(schedule.app, name="schedule")
 app.command()(invariance)
+app.command()(report)
 app.command()(train)
 
 
