@@ -90,7 +90,7 @@ def _learning(run: RunData) -> str:
         line_chart("Learning rate", {"": _over_steps(run, "lr")}, _number, low=0.0),
         line_chart("Tokens/s", {"": _over_steps(run, "tokens_per_s")}, format_count, low=0.0),
     ]
-    return f'<div class="charts">{"".join(charts)}</div>'
+    return f'<div class="charts wide">{"".join(charts)}</div>'
 
 
 def _time(run: RunData) -> str:
@@ -169,7 +169,11 @@ def _memory(run: RunData) -> str:
 
 def _events(run: RunData) -> str:
     rows = list(_told(run))
-    return _table(("step", "event"), rows) if rows else _none("none")
+    if not rows:
+        return _none("none")
+    lines = (f'<tr><td class="n">{step}</td><td>{escape(text)}</td></tr>' for step, text in rows)
+    head = '<tr><th class="n narrow">step</th><th>event</th></tr>'
+    return f"<table>{head}{''.join(lines)}</table>"
 
 
 def _told(run: RunData) -> Iterator[tuple[str, str]]:

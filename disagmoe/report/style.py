@@ -24,6 +24,7 @@ p.sub { margin: 4px 0 18px; color: var(--dim); }
 .tile { padding: 10px 12px; } .tile b { display: block; font-size: 19px; font-weight: 600; }
 .tile span { color: var(--dim); font-size: 12px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 10px; }
+.charts.wide { grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); }
 figure { margin: 0 0 10px; padding: 10px 12px 4px; position: relative; }
 figcaption { font-weight: 600; font-size: 13px; margin-bottom: 2px; }
 svg { width: 100%; height: auto; display: block; }
@@ -40,7 +41,7 @@ table { border-collapse: separate; border-spacing: 0; width: 100%; overflow: hid
 th, td { text-align: left; padding: 5px 12px; border-top: 1px solid var(--rule);
   font-variant-numeric: tabular-nums; }
 tr:first-child th { border-top: 0; color: var(--dim); font-weight: 500; font-size: 12px; }
-td.n, th.n { text-align: right; }
+td.n, th.n { text-align: right; } th.narrow { width: 70px; }
 td .bar { display: block; height: 9px; border-radius: 3px; background: var(--c0); }
 details { padding: 10px 14px; } summary { cursor: pointer; font-weight: 600; }
 pre { overflow-x: auto; font-size: 12px; margin: 8px 0 0; }
