@@ -63,7 +63,7 @@ def _nothing(title: str) -> str:
 
 
 def _finite(points: Points) -> list[tuple[float, float]]:
-    return [(x, y) for x, y in points if y is not None and math.isfinite(y)]
+    return [(x, y) for x, y in points if math.isfinite(y)]
 
 
 def _grid(x: Scale, y: Scale, show: Callable[[float], str], width: int, height: int) -> str:
