@@ -3,6 +3,7 @@
 import torch
 
 from disagmoe.actors.startup import open_data
+from disagmoe.api.tensorboard import check_tensorboard
 from disagmoe.cluster.local import check_local
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
@@ -20,6 +21,8 @@ def preflight(config: RunConfig) -> RunConfig:
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})
     resolved = resolved.model_copy(update={"data": data})
+    if resolved.metrics.tensorboard:
+        check_tensorboard()
     open_data(resolved)
     check_local()
     return resolved

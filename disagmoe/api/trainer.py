@@ -19,7 +19,8 @@ from disagmoe.actors.events import (
 from disagmoe.api.callback import Callback
 from disagmoe.api.preflight import preflight
 from disagmoe.api.result import Result, RunFailedError
-from disagmoe.api.rundir import METRICS_FILE, MetricsLog, RunDir, check_free, default_run_dir
+from disagmoe.api.rundir import RunDir, check_free, default_run_dir
+from disagmoe.api.steplogs import StepLogs
 from disagmoe.api.tally import Tally, outcome
 from disagmoe.cluster.processes import PeakMemory
 from disagmoe.cluster.session import local_session
@@ -95,7 +96,7 @@ class Trainer:
         for callback in self._callbacks:
             callback.on_begin(config, run_dir.path)
         with (
-            closing(MetricsLog(run_dir.path / METRICS_FILE, config)) as metrics,
+            closing(StepLogs(run_dir.path, config)) as metrics,
             local_session(config, str(run_dir.path)) as session,
         ):
             try:
@@ -109,7 +110,7 @@ class Trainer:
                 raise
 
     def _follow(
-        self, events: Iterable[Event], tally: Tally, metrics: MetricsLog, run_dir: RunDir
+        self, events: Iterable[Event], tally: Tally, metrics: StepLogs, run_dir: RunDir
     ) -> None:
         for event in events:
             tally.add(event)
