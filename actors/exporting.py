@@ -6,7 +6,7 @@ Nothing here ends a run: what cannot be served or written is logged.
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from disagmoe.actors.events import EvalResult, Event, RunEnded, RunStarted, StepResult
@@ -123,7 +123,8 @@ class RunExporter:
             log.exception("cannot write where the metrics are")
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop serving, and list nothing any more."""
+        self._publish([])
         if self._endpoint is not None:
             self._endpoint.close()
 
@@ -152,5 +153,4 @@ def run_exporter(plan: RunPlan) -> Iterator[RunExporter]:
     try:
         yield exporter
     finally:
-        with suppress(OSError):
-            exporter.close()
+        exporter.close()
