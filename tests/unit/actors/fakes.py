@@ -100,6 +100,10 @@ class FakeCrew:
         queued = {reply.call for reply in self._replies}
         self.most_queued = max(self.most_queued, len(queued))
 
+    def reply(self, call: Call, worker: str, outcome: Outcome) -> None:
+        """Let the next poll return this."""
+        self._replies.append(Reply(call, worker, outcome))
+
     def poll(self, timeout_s: float) -> list[Reply]:
         if not self._replies:
             self._clock.now_s += timeout_s
