@@ -88,8 +88,8 @@ def _panel(
     figure: "Figure", panel: Panel, place: Place, lines: Sequence[_Line], start_s: float
 ) -> None:
     height_in = float(figure.get_figheight())
-    left = (place.x + 0.9) / COLUMNS
-    width = (place.width - 1.2) / COLUMNS
+    left = (place.x + 1.35) / COLUMNS
+    width = (place.width - 1.65) / COLUMNS
     bottom = _up(figure, place.y + place.height - 0.9)
     axes = figure.add_axes((left, bottom, width, (place.height - 2.2) * _ROW_IN / height_in))
     axes.set_title(panel.title, fontsize=9, loc="left", pad=4)

@@ -180,8 +180,6 @@ def _told(run: RunData) -> Iterator[tuple[str, str]]:
     for step in run.steps:
         if step["skipped"]:
             yield str(step["step"] + 1), f"no update, because {step['skipped']}"
-    if run.config.parallel.profile == "on" and len(run.steps) > 3:
-        yield "3", "programs made for the costs that were measured"
     if run.result is not None:
         if run.result["restarts"]:
             yield "", f"{run.result['restarts']} restarts of the workers"
