@@ -2,10 +2,12 @@
 
 CSS = """
 :root { color-scheme: light dark; --fg: #1d2530; --dim: #66717f; --bg: #f6f7f9; --card: #fff;
-  --rule: #e3e6ea; --c0: #2f6fb5; --c1: #d9791e; --c2: #3f8f5c; --c3: #8d62b3; --c4: #b5443c;
+  --rule: #e3e6ea;
+  --idle: #f0f0f0; --c0: #2f6fb5; --c1: #d9791e; --c2: #3f8f5c; --c3: #8d62b3; --c4: #b5443c;
   --c5: #2a9aa5; --c6: #96762a; --c7: #5d6775; }
 @media (prefers-color-scheme: dark) { :root { --fg: #dfe4ea; --dim: #94a0ae; --bg: #14181d;
-  --card: #1c2229; --rule: #303841; --c0: #6aa6ea; --c1: #f0a050; --c2: #6dc08a; --c3: #b994de;
+  --card: #1c2229; --rule: #303841;
+  --idle: #2a313a; --c0: #6aa6ea; --c1: #f0a050; --c2: #6dc08a; --c3: #b994de;
   --c4: #e5776f; --c5: #5cc8d3; --c6: #cbac5c; --c7: #a3adba; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--bg); color: var(--fg);

@@ -30,7 +30,7 @@ def timeline_html(run: RunData, width: int = 940) -> str:
     end = max(measured.makespan, planned.makespan)
     shades = {bar.shade for chart in (measured, planned) for bar in chart.bars}
     keys = "".join(
-        f'<span class="key"><i style="background:{COLOURS[shade]}"></i>{escape(shade)}</span>'
+        f'<span class="key"><i style="background:{_colour(shade)}"></i>{escape(shade)}</span>'
         for shade in Shade
         if shade in shades
     )
@@ -83,7 +83,7 @@ def _bar(bar: Bar, x: Scale, top: float, height: int) -> str:
     of = "" if bar.mb is None else f", micro-batch {bar.mb}"
     drawn = (
         f'<rect x="{left:.2f}" y="{top + 1:.1f}" width="{max(right - left, 0.3):.2f}" '
-        f'height="{height - 2}" fill="{COLOURS[bar.shade]}">'
+        f'height="{height - 2}" fill="{_colour(bar.shade)}">'
         f"<title>{escape(bar.shade)}{of}: {format_seconds(bar.end - bar.start)}</title></rect>"
     )
     if bar.mb is None or height < _WORKER or right - left < _DIGIT * len(str(bar.mb)) + 2:
@@ -92,3 +92,8 @@ def _bar(bar: Bar, x: Scale, top: float, height: int) -> str:
         f'<text class="mb" x="{(left + right) / 2:.1f}" y="{top + height / 2 + 3.5:.1f}" '
         f'text-anchor="middle">{bar.mb}</text>'
     )
+
+
+def _colour(shade: Shade) -> str:
+    """Colours are those of the drawing; what is nobody's work stays in the page's background."""
+    return "var(--idle)" if shade is Shade.OTHERS else COLOURS[shade]

@@ -23,6 +23,7 @@ from disagmoe.api import Callback, Result, RunConfig, RunFailedError, Trainer
 from disagmoe.api import trainer as trainer_module
 from disagmoe.config.load import override
 from disagmoe.errors import ConfigError, DataError, PlacementError, WorkerError
+from disagmoe.metrics.flops import model_flops
 from tests.unit.api.runs import evaluation, started, step
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -84,7 +85,9 @@ class Setting:
         self.session = FakeSession([])
         self._monkeypatch = monkeypatch
 
-    def trainer(self, *script: Event | BaseException, callbacks: tuple = ()) -> Trainer:
+    def trainer(
+        self, *script: Event | BaseException, callbacks: tuple = (), sets: tuple[str, ...] = ()
+    ) -> Trainer:
         session = self.session = FakeSession(list(script))
 
         @contextmanager
@@ -97,7 +100,7 @@ class Setting:
 
         self._monkeypatch.setattr(trainer_module, "local_session", open_session)
         self._monkeypatch.setattr(trainer_module, "preflight", lambda config: config)
-        config = RunConfig.load(ROOT / "configs/tiny.toml")
+        config = RunConfig.load(ROOT / "configs/tiny.toml", sets)
         return Trainer(config, run_dir=self.run_dir, callbacks=(self.diary, *callbacks))
 
     @property
@@ -124,6 +127,15 @@ def test_a_run_to_its_end(setting: Setting) -> None:
     assert setting.steps == [0, 1]
     assert setting.diary.told == ["begin", "start", "step 0", "step 1", "eval 1", "ok"]
     assert not setting.session.open
+
+
+def test_mfu_where_the_peaks_are_known(setting: Setting) -> None:
+    peaks = ("metrics.attention_peak_flops=1e6", "metrics.expert_peak_flops=1e6")
+    script = (started(), step(0), step(1), RunEnded(status="ok"))
+    result = setting.trainer(*script, sets=peaks).fit()
+    model = RunConfig.load(ROOT / "configs/tiny.toml").model
+    assert result.mfu == pytest.approx(50 * model_flops(model, 13) / 2e6)
+    assert setting.saved == result
 
 
 def test_a_tuned_config_is_that_of_the_run_directory(setting: Setting) -> None:
