@@ -19,7 +19,6 @@ from disagmoe.actors.events import (
     StepResult,
     StepTraced,
 )
-from disagmoe.actors.exporting import run_exporter
 from disagmoe.actors.failure import failure_of
 from disagmoe.actors.inquest import Inquest
 from disagmoe.actors.messages import RunPlan
@@ -59,12 +58,9 @@ class _DriverShell:
                 return str(place)
 
             retune = partial(retuned, plan, store_port=store.port)
-            drive = Drive(plan.config, self._crew, Inquest(save_stacks), retune)
-            with run_exporter(plan) as exporter:
-                for event in drive.events():
-                    _log(event)
-                    exporter.observe(event)
-                    yield event
+            for event in Drive(plan.config, self._crew, Inquest(save_stacks), retune).events():
+                _log(event)
+                yield event
             store.close()
         except Exception as error:
             log.exception("the driver failed")

@@ -17,6 +17,7 @@ from disagmoe.actors.events import (
     StepTraced,
 )
 from disagmoe.api.callback import Callback
+from disagmoe.api.exporting import run_exporter
 from disagmoe.api.preflight import preflight
 from disagmoe.api.result import Result, RunFailedError
 from disagmoe.api.rundir import RunDir, check_free, default_run_dir
@@ -98,14 +99,15 @@ class Trainer:
         with (
             closing(StepLogs(run_dir.path, config)) as metrics,
             local_session(config, str(run_dir.path)) as session,
+            run_exporter(config, run_dir.path, session.host) as exporter,
         ):
             try:
-                self._follow(session.events(), tally, metrics, run_dir)
+                self._follow(exporter.watched(session.events()), tally, metrics, run_dir)
             except (KeyboardInterrupt, SystemExit):
                 # a signal to the whole process group may have ended the driver as well
                 with suppress(WorkerError):
                     session.request_stop()
-                    events = session.events(for_s=STOP_GRACE_S)
+                    events = exporter.watched(session.events(for_s=STOP_GRACE_S))
                     self._follow(events, tally, metrics, run_dir)
                 raise
 

@@ -9,8 +9,9 @@ class MetricsConfig(Section):
     """Metrics for Prometheus, which every process of a run serves, and other sinks."""
 
     port_base: int = Field(default=0, ge=0)
-    """Port of the driver's metrics; the workers of a host take those after it. A port that is taken
-    is left for the next free one. 0 lets the system choose; `prom_sd.json` has all ports."""
+    """Port of the metrics of the run, which the process of the script serves; the workers of a host
+    take those after it. A taken one is left for the next that is free. 0 lets the system choose;
+    `prom_sd.json` has all ports."""
     targets_dir: str = ""
     """Folder into which the targets are written as well, as RUN.json: for a Prometheus that watches
     `DIR/*.json`, as patterns match file names only. Empty text writes them to the run directory

@@ -90,7 +90,7 @@ LAST_PROGRESS = _gauge(
     "When the worker last began an instruction of its program; told while a step runs.",
 )
 
-# Of the run as a whole, served by the driver.
+# Of the run as a whole, served by the driver: the process of the script.
 BUILD_INFO = _gauge(
     "build_info",
     Source.DRIVER,
@@ -230,9 +230,10 @@ _INTRODUCTION = """\
 # Metrics of a run
 
 Each process serves its own at `/metrics`, on the ports that `prom_sd.json` in the run directory
-lists; the driver serves that list at `/sd`, too. Series have the labels `role`, `group`, `rank` and
-`ring` of who serves them, and `run`, `host`, `stage` and `instance` from the list of targets. The
-kinds of time and the shares made of them are defined in `disagmoe/schedule/accounting.py`.
+lists. The process of the script, which drives the run, is `driver` in labels and serves that list at
+`/sd`, too. Series have the labels `role`, `group`, `rank` and `ring` of who serves them, and `run`,
+`host`, `stage` and `instance` from the list. The kinds of time and the shares made of them are defined
+in `disagmoe/schedule/accounting.py`.
 """
 
 

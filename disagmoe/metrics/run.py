@@ -1,4 +1,4 @@
-"""What the driver tells of the run as a whole."""
+"""What the driver, the process of the script, tells of the run as a whole."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

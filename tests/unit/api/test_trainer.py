@@ -37,6 +37,7 @@ class FakeSession:
         self._script = script
         self.stop_requested = False
         self.open = False
+        self.host = "192.0.2.1"  # of nobody: nothing is served, and no run minds
 
     def events(self, for_s: float = float("inf")) -> Iterator[Event]:
         while self._script:
