@@ -230,10 +230,10 @@ _INTRODUCTION = """\
 # Metrics of a run
 
 Each process serves its own at `/metrics`, on the ports that `prom_sd.json` in the run directory
-lists. The process of the script, which drives the run, is `driver` in labels and serves that list at
-`/sd`, too. Series have the labels `role`, `group`, `rank` and `ring` of who serves them, and `run`,
-`host`, `stage` and `instance` from the list. The kinds of time and the shares made of them are defined
-in `disagmoe/schedule/accounting.py`.
+lists. The process of the script, which drives the run, is `driver` in labels and serves that list
+at `/sd`, too. Series have the labels `role`, `group`, `rank` and `ring` of who serves them, and
+`run`, `host`, `stage` and `instance` from the list. The kinds of time and the shares made of them
+are defined in `disagmoe/schedule/accounting.py`.
 """
 
 
