@@ -10,7 +10,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from disagmoe.actors.events import EvalResult, Event, RunEnded, RunStarted, StepResult
+from disagmoe.actors.events import (
+    EvalResult,
+    Event,
+    RunEnded,
+    RunStarted,
+    ScheduleTuned,
+    StepResult,
+    StepTraced,
+)
 from disagmoe.actors.messages import FailureKind, Started
 from disagmoe.config.run import RunConfig
 from disagmoe.metrics.discovery import DISCOVERY_FILE, DRIVER, Target, groups, write_groups
@@ -57,8 +65,8 @@ class RunExporter:
                 self.metrics.evaluation(event.loss)
             case RunEnded():
                 self._publish([])  # who watches is not to take the end for a failure
-            case _:
-                pass
+            case ScheduleTuned() | StepTraced():
+                pass  # no metric tells of them
 
     def _started(self, workers: tuple[Started, ...]) -> None:
         versions = workers[0].versions

@@ -21,6 +21,7 @@ _TIMEOUT_S = 10.0
 _START_S = 60.0
 _STOP_S = 10.0
 _POLL_S = 0.2
+_LOG_LINES = 5
 
 
 class PrometheusError(DisagMoEError):
@@ -151,8 +152,11 @@ def _wait_until_ready(server: Prometheus, process: subprocess.Popen[bytes], log:
     end_s = time.monotonic() + _START_S
     while not server.ready():
         if process.poll() is not None or time.monotonic() > end_s:
-            last = "\n".join(log.read_text().splitlines()[-5:])
-            raise PrometheusError(f"prometheus does not start:\n{last}")
+            lines = log.read_text(encoding="utf-8").splitlines()
+            wrong = [line for line in lines if "level=error" in line.lower()]
+            raise PrometheusError(
+                "\n".join(["prometheus does not start:", *(wrong or lines)[-_LOG_LINES:]])
+            )
         time.sleep(_POLL_S)
 
 
