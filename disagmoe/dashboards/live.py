@@ -29,11 +29,13 @@ from disagmoe.runtime.trace import read_trace
 
 _RUN = "dashboards-check"
 _EVERY_S = 1
-_FIRST_TRACED, _TRACED = 15, 60
-"""Steps whose trace is compared with what Prometheus shows for the same time."""
+_EVAL_EVERY = 40
+_FIRST_TRACED, _TRACED = _EVAL_EVERY + 1, _EVAL_EVERY - 2
+"""Steps whose trace is compared with what Prometheus shows for the same time: those between two
+evaluations, whose time is counted and not traced."""
 _LEAST_S = 12.0
 """How long these are watched: rates need some scrapes."""
-_MOST_STEPS = _TRACED - 5
+_MOST_STEPS = _TRACED - 6
 """After so many of them the time is up; the trace must hold all."""
 _PATIENCE_S = 240.0
 _STOP_S = 60.0
@@ -65,7 +67,7 @@ sequence_length = 64
 aux_coef = 0.01
 z_coef = 1e-3
 [train.eval]
-every = 4
+every = {eval_every}
 sequences = 4
 [data]
 paths = ["{data}"]
@@ -137,9 +139,10 @@ def _write_config(folder: Path) -> Path:
         (text / f"{part:02d}.txt").write_text(lines, encoding="utf-8")
     command = ["data", "prepare", "--tokenizer", "bytes", "--processes", "1"]
     _python([*command, "--input", str(text / "*.txt"), "--out", str(data)])
-    config.write_text(
-        CONFIG.format(data=data, first_traced=_FIRST_TRACED, traced=_TRACED), encoding="utf-8"
+    filled = CONFIG.format(
+        data=data, eval_every=_EVAL_EVERY, first_traced=_FIRST_TRACED, traced=_TRACED
     )
+    config.write_text(filled, encoding="utf-8")
     return config
 
 
