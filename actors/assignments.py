@@ -1,5 +1,6 @@
 """Who gets which programs, and the same programs as files for people."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def assignments(
         else {}
     )
     workers = train.programs.spec.layout.workers
-    hosts = [plan.hosts.get(str(worker), plan.host) for worker in workers]
+    hosts = [plan.places[str(worker)].host for worker in workers]
     return [
         WorkerAssignment(
             config=plan.config,
@@ -39,6 +40,9 @@ def assignments(
             epoch=plan.epoch,
             threads=plan.threads_per_worker,
             log_file=str(Path(plan.run_dir) / "logs" / f"{worker}.log"),
+            markers=plan.markers,
+            checkpoints=plan.checkpoints,
+            resume=plan.resume,
             metrics_port=_metrics_port(plan.config, hosts, index),
         )
         for index, worker in enumerate(workers)
@@ -46,17 +50,25 @@ def assignments(
 
 
 def _metrics_port(config: RunConfig, hosts: Sequence[str], index: int) -> int:
-    """The ports of a host's workers follow each other, behind one for the driver."""
+    """The ports of a host's workers follow each other, behind one for the script."""
     base = config.metrics.port_base
     return base + 1 + hosts[:index].count(hosts[index]) if base else 0
 
 
-def write_programs(folder: Path, train: Compiled, evaluation: Compiled | None) -> None:
-    """Write `GROUP.sched` for each group into `folder`, those of an evaluation into its `eval`."""
-    for place, compiled in ((folder, train), (folder / "eval", evaluation)):
-        if compiled is None:
-            continue
-        place.mkdir(parents=True, exist_ok=True)
-        for program in compiled.programs.programs:
-            text = write_program(program, compiled.programs.spec)
-            (place / f"{program.group}.sched").write_text(text, encoding="utf-8")
+def write_programs(folder: Path, train: Compiled, evaluation: Compiled | None) -> str:
+    """Write `GROUP.sched` for each group into `folder`, those of an evaluation into its `eval`.
+
+    Returns the SHA-256 of the texts of training, one after the other.
+    """
+    if evaluation is not None:
+        _write(folder / "eval", evaluation)
+    return hashlib.sha256("".join(_write(folder, train)).encode()).hexdigest()
+
+
+def _write(folder: Path, compiled: Compiled) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = []
+    for program in compiled.programs.programs:
+        texts.append(write_program(program, compiled.programs.spec))
+        (folder / f"{program.group}.sched").write_text(texts[-1], encoding="utf-8")
+    return texts

@@ -1,6 +1,6 @@
 """One worker's process, seen from outside: set up, steps, and answers while a step runs.
 
-Knows nothing of Ray; `worker.py` is the actor around it.
+Needs no Ray; `worker.py` is the actor around it.
 """
 
 import logging
@@ -10,11 +10,15 @@ from dataclasses import replace
 
 from disagmoe.actors.exporting import WorkerExporter
 from disagmoe.actors.failure import failure_of
+from disagmoe.actors.locate import locate
 from disagmoe.actors.messages import (
     Adopted,
     Call,
+    Located,
     Outcome,
     Progress,
+    Restored,
+    Saved,
     Started,
     Stopped,
     WorkerAssignment,
@@ -24,6 +28,7 @@ from disagmoe.actors.stacks import all_stacks
 from disagmoe.actors.startup import build_runtime, started
 from disagmoe.runtime.report import StepReport
 from disagmoe.runtime.step import WorkerRuntime
+from disagmoe.storage import Location
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +39,11 @@ class WorkerHost:
     def __init__(
         self,
         build: Callable[[WorkerAssignment], WorkerRuntime] = build_runtime,
+        find: Callable[[WorkerAssignment], Located] = locate,
         export: Callable[[WorkerAssignment, WorkerRuntime], WorkerExporter] = WorkerExporter,
     ) -> None:
         self._build = build
+        self._find = find
         self._export = export
         self._exporter: WorkerExporter | None = None
         self._connected: WorkerRuntime | None = None
@@ -45,6 +52,11 @@ class WorkerHost:
         self._call_since_s = time.monotonic()
         self._stop_requested = False
         self._ended: Stopped | WorkerFailure | None = None
+
+    def locate(self, assignment: WorkerAssignment) -> Outcome:
+        """Say where this process is, and what it sees there."""
+        self._worker = assignment.worker
+        return self._guarded(Call("locate"), lambda: self._find(assignment))
 
     def setup(self, assignment: WorkerAssignment) -> Outcome:
         """Build the runtime and connect it to its peers, after leaving an earlier one."""
@@ -63,6 +75,27 @@ class WorkerHost:
             return replace(started(assignment), metrics_port=self._exporter.port)
 
         return self._guarded(Call("setup"), start)
+
+    def restore(self, assignment: WorkerAssignment) -> Outcome:
+        """Take over the state of the checkpoint that `assignment` names."""
+        point = assignment.resume
+        assert point is not None
+
+        def load() -> Restored:
+            self._runtime.restore(Location.parse(point.place))
+            self._pause()
+            return Restored(self._worker)
+
+        return self._guarded(Call("restore", point.step), load)
+
+    def saved(self, step: int) -> Outcome:
+        """Wait until the state after `step` steps is durable. For another thread than the one that
+        makes the other calls, and after a stop too."""
+        try:
+            return Saved(self._worker, self._runtime.saved(step))
+        except Exception as error:
+            log.exception("%s has not saved its state after %d steps", self._worker, step)
+            return failure_of(self._worker, error)
 
     def run_step(self, step: int) -> Outcome:
         """Do one step, unless the run has ended here before."""
@@ -87,12 +120,16 @@ class WorkerHost:
             packed = assignment.evaluation
             evaluation = None if packed is None else packed.open()
             self._runtime.adopt(assignment.train.open(), evaluation, weights)
-            paused = self._runtime.stopwatch.take()  # the driver has made them meanwhile
-            if self._exporter is not None:
-                self._exporter.paused({str(kind): s for kind, s in paused.items()})
+            self._pause()  # the driver has made them meanwhile
             return Adopted(self._worker)
 
         return self._guarded(Call("adopt", after_step), change)
+
+    def _pause(self) -> None:
+        """Count the time since the last step, which belongs to none."""
+        seconds = self._runtime.stopwatch.take()
+        if self._exporter is not None:
+            self._exporter.paused({str(kind): time_s for kind, time_s in seconds.items()})
 
     def _guarded(self, call: Call, action: Callable[[], Outcome]) -> Outcome:
         if self._ended is not None:

@@ -6,14 +6,17 @@ served or written is logged.
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from disagmoe.actors.events import (
+    CheckpointSaved,
     EvalResult,
     Event,
     RunEnded,
+    RunPlaced,
+    RunResumed,
     RunStarted,
     ScheduleTuned,
     StepResult,
@@ -48,12 +51,6 @@ class RunExporter:
             lambda: groups(self._run, self._targets),
         )
 
-    def watched(self, events: Iterable[Event]) -> Iterator[Event]:
-        """Yield `events`, each after it was taken in."""
-        for event in events:
-            self.observe(event)
-            yield event
-
     def observe(self, event: Event) -> None:
         """Take in what the run tells the script."""
         match event:
@@ -65,7 +62,9 @@ class RunExporter:
                 self.metrics.evaluation(event.loss)
             case RunEnded():
                 self._publish([])  # who watches is not to take the end for a failure
-            case ScheduleTuned() | StepTraced():
+            case CheckpointSaved():
+                self.metrics.checkpoint_durable(time.time() - event.elapsed_s)
+            case RunPlaced() | RunResumed() | ScheduleTuned() | StepTraced():
                 pass  # no metric tells of them
 
     def _started(self, workers: tuple[Started, ...]) -> None:

@@ -2,33 +2,48 @@
 
 from pathlib import Path
 
-import torch
-
 from disagmoe.actors.startup import open_data
 from disagmoe.api.tensorboard import check_tensorboard
+from disagmoe.cluster.ground import cuda_on, with_nodes
+from disagmoe.cluster.join import OWN, Target
 from disagmoe.cluster.local import check_local
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
-from disagmoe.data.storage import Location
+from disagmoe.data.source import PreparedSource
+from disagmoe.storage import Location
 
 
-def preflight(config: RunConfig) -> RunConfig:
-    """Return `config` resolved for this machine, with absolute paths, after opening its data.
+def preflight(config: RunConfig, target: Target = OWN) -> RunConfig:
+    """Return `config` resolved for `target`, with absolute data paths, after opening its data.
+
+    This process has joined `target` unless it is the run's own.
 
     Raises:
         ConfigError: settings that do not fit each other, the data or this machine.
         DataError: data that is missing, damaged or too small.
     """
-    resolved = resolve(config, cuda=torch.cuda.is_available())
+    return opened(config, target)[0]
+
+
+def opened(config: RunConfig, target: Target = OWN) -> tuple[RunConfig, PreparedSource]:
+    """Return the same as `preflight`, and the data that it has opened."""
+    resolved = with_nodes(target, resolve(config, cuda=cuda_on(target, config)))
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})
+    folder = resolved.checkpoint.folder
+    checkpoint = resolved.checkpoint.model_copy(
+        update={"folder": str(Location.parse(folder)) if folder else ""}
+    )
     metrics = resolved.metrics
     if metrics.targets_dir:
-        folder = str(Path(metrics.targets_dir).absolute())
-        metrics = metrics.model_copy(update={"targets_dir": folder})
-    resolved = resolved.model_copy(update={"data": data, "metrics": metrics})
-    if resolved.metrics.tensorboard:
+        targets = str(Path(metrics.targets_dir).absolute())
+        metrics = metrics.model_copy(update={"targets_dir": targets})
+    resolved = resolved.model_copy(
+        update={"data": data, "checkpoint": checkpoint, "metrics": metrics}
+    )
+    if metrics.tensorboard:
         check_tensorboard()
-    open_data(resolved)
-    check_local()
-    return resolved
+    source = open_data(resolved)
+    if target.is_own:
+        check_local()
+    return resolved, source

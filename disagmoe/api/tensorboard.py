@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from disagmoe.actors.events import EvalResult, StepResult
+from disagmoe.actors.events import EvalResult, Event, StepResult
 from disagmoe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,6 +32,13 @@ class TensorBoardLog:
     def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / TENSORBOARD_FOLDER
         self._writer: SummaryWriter | None = None
+
+    def observe(self, event: Event) -> None:
+        """Take in what the run tells the script."""
+        if isinstance(event, StepResult):
+            self.step(event)
+        elif isinstance(event, EvalResult):
+            self.evaluation(event)
 
     def step(self, result: StepResult) -> None:
         """Log a step."""

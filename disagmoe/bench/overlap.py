@@ -18,7 +18,7 @@ from disagmoe.bench.rig import Rig, rig
 from disagmoe.bench.sample import Sample, load_of, medians, observe
 from disagmoe.bench.scenarios import EP_1F1B, Scenario, System
 from disagmoe.bench.text import prepare_text
-from disagmoe.cluster.placement import NODE_RESOURCES
+from disagmoe.cluster.nodes import NODE_RESOURCES
 from disagmoe.config.load import load_run_config, override
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig

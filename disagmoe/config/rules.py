@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from disagmoe.config.catalogue import join_words
+from disagmoe.config.cluster_rules import CLUSTER_RULES
 from disagmoe.config.costs import USUAL
 from disagmoe.config.parallel import COLOCATED, FIRST_PROFILED, PROFILED, micro_batches
 from disagmoe.config.shares import apportion
@@ -413,5 +414,6 @@ RULES: tuple[Rule, ...] = (
     weights_fit_paths,
     metrics_ports_exist,
     mfu_knows_both_peaks,
+    *CLUSTER_RULES,
 )
 CAUTIONS: tuple[Rule, ...] = (attention_workers_have_sequences, router_learns)

@@ -29,7 +29,7 @@ from disagmoe.runtime.trace import read_trace
 
 _RUN = "dashboards-check"
 _EVERY_S = 1
-_EVAL_EVERY = 40
+_EVAL_EVERY = 32
 _FIRST_TRACED, _TRACED = _EVAL_EVERY + 1, _EVAL_EVERY - 2
 """Steps whose trace is compared with what Prometheus shows for the same time: those between two
 evaluations, whose time is counted and not traced."""

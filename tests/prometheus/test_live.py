@@ -1,7 +1,7 @@
 """Every expression of every panel and rule, on a real Prometheus that scrapes a real run.
 
 The second test does it on a slow network: all processes in a network namespace whose loopback
-carries 16 Mbit/s, so that workers wait for transfers.
+carries 24 Mbit/s, so that workers wait for transfers.
 """
 
 import json
@@ -45,5 +45,5 @@ def test_every_expression_has_a_value_and_the_right_one(tmp_path: Path) -> None:
 
 @pytest.mark.net
 def test_shares_are_those_of_the_trace_on_a_slow_link(tmp_path: Path) -> None:
-    slow = "ip link set lo up && tc qdisc add dev lo root tbf rate 16mbit burst 128kb latency 400ms"
+    slow = "ip link set lo up && tc qdisc add dev lo root tbf rate 24mbit burst 128kb latency 400ms"
     check("unshare", "--net", "sh", "-c", f'{slow} && exec "$@"', "sh", pictures=tmp_path)

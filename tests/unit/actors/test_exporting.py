@@ -1,6 +1,7 @@
 """From a worker's reports to its endpoint, and the ports of all."""
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -9,22 +10,16 @@ import pytest
 
 from disagmoe.actors.assignments import assignments
 from disagmoe.actors.exporting import WorkerExporter
-from disagmoe.actors.messages import RunPlan, WorkerAssignment
+from disagmoe.actors.messages import WorkerAssignment
 from disagmoe.config.load import load_run_config
 from disagmoe.config.resolve import resolve
 from disagmoe.runtime.step import WorkerRuntime
 from disagmoe.schedule.from_config import compile_for
 from tests.unit.actors.fakes import step_report
+from tests.unit.actors.plans import plan_of
 from tests.unit.actors.scraping import LOOPBACK, scrape, value
 
 TINY = Path(__file__).resolve().parents[3] / "configs/tiny.toml"
-
-
-def plan(run_dir: Path, *sets: str, hosts: dict[str, str] | None = None) -> RunPlan:
-    config = resolve(load_run_config(TINY, ['parallel.profile="off"', *sets]), cuda=False)
-    return RunPlan(
-        config=config, run_dir=str(run_dir), host=LOOPBACK, threads_per_worker=1, hosts=hosts or {}
-    )
 
 
 @pytest.mark.gloo
@@ -51,12 +46,20 @@ def test_a_worker_serves_what_it_reports() -> None:
     assert sent == [128, 16]
 
 
-def test_ports_of_a_host_follow_each_other(tmp_path: Path) -> None:
-    hosts = {"A0.0": "h1", "A0.1": "h1", "F0.0": "h2", "F0.1": "h2"}
-    sets = ["parallel.attention_workers=2", "parallel.expert_workers=2"]
-    made = plan(tmp_path, *sets, "metrics.port_base=9100", hosts=hosts)
-    train, evaluation_programs = compile_for(made.config)
-    ports = [one.metrics_port for one in assignments(made, train, evaluation_programs, 1)]
-    assert ports == [9101, 9102, 9101, 9102]
-    free = plan(tmp_path, *sets)
-    assert {one.metrics_port for one in assignments(free, train, None, 1)} == {0}
+def test_ports_of_a_host_follow_each_other() -> None:
+    sets = ['parallel.profile="off"', "parallel.attention_workers=2", "parallel.expert_workers=2"]
+
+    def ports(*more: str) -> list[int]:
+        config = resolve(load_run_config(TINY, [*sets, *more]), cuda=False)
+        plan = plan_of(config)
+        hosts = ["h1", "h1", "h2", "h2"]
+        places = {
+            name: replace(place, host=host)
+            for (name, place), host in zip(plan.places.items(), hosts, strict=True)
+        }
+        train, evaluation = compile_for(config)
+        told = assignments(replace(plan, places=places), train, evaluation, 1)
+        return [one.metrics_port for one in told]
+
+    assert ports("metrics.port_base=9100") == [9101, 9102, 9101, 9102]
+    assert ports() == [0, 0, 0, 0]

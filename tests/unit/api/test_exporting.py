@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from disagmoe.actors.events import RunEnded
+from disagmoe.actors.events import CheckpointSaved, RunEnded
+from disagmoe.actors.messages import FailureKind
 from disagmoe.api.exporting import RunExporter, run_exporter
 from disagmoe.config.load import load_run_config
 from tests.unit.actors.scraping import LOOPBACK, scrape, value
@@ -55,6 +56,8 @@ def test_events_become_metrics(exporter: RunExporter, tmp_path: Path) -> None:
     exporter.observe(step(1, skipped="no target"))
     exporter.observe(evaluation(1))
     exporter.metrics.restarted("died")
+    saved = CheckpointSaved(step=2, place="p", size_bytes=1, elapsed_s=3.0, deleted=(), problem="")
+    exporter.observe(saved)
     (driver,) = listed(tmp_path / "run-1/prom_sd.json")
     found = scrape(int(driver["targets"][0].rpartition(":")[2]))
     expected = {
@@ -64,10 +67,11 @@ def test_events_become_metrics(exporter: RunExporter, tmp_path: Path) -> None:
         "tokens_total": 200,
         "loss": 4,
         "eval_loss": 7,
+        "checkpoints_total": 1,
     }
     assert {name: value(found, f"disagmoe_{name}") for name in expected} == expected
     causes = {key: v for key, v in found.items() if key.startswith("disagmoe_restarts_total")}
-    assert len(causes) == 5
+    assert len(causes) == len(FailureKind)
     assert sum(causes.values()) == 1
 
 
@@ -78,5 +82,5 @@ def test_a_list_that_cannot_be_written_ends_nothing(
     (tmp_path / "file").write_text("in the way")
     config = load_run_config(TINY, [f'metrics.targets_dir="{tmp_path}/file"'])
     with run_exporter(config, tmp_path / "r", LOOPBACK) as made:
-        assert list(made.watched([started()])) == [started()]
+        made.observe(started())
     assert "cannot write where the metrics are" in caplog.text

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from disagmoe.api.steplogs import StepLogs
-from disagmoe.api.tensorboard import check_tensorboard
+from disagmoe.api.sinks import sinks
+from disagmoe.api.tensorboard import TensorBoardLog, check_tensorboard
 from disagmoe.config.load import load_run_config
-from disagmoe.config.resolve import resolve
 from disagmoe.errors import ConfigError
 from tests.unit.api.runs import evaluation, step
 
@@ -17,15 +16,12 @@ TINY = Path(__file__).resolve().parents[3] / "configs/tiny.toml"
 
 def part_of_run(folder: Path, steps: range) -> None:
     """Log `steps`, as a run does from its start or from a checkpoint on."""
-    config = load_run_config(
-        TINY, ["metrics.tensorboard=true", "train.steps=8", "train.eval.every=2"]
-    )
-    logs = StepLogs(folder, resolve(config, cuda=False))
+    log = TensorBoardLog(folder)
     for number in steps:
-        logs.step(step(number, loss=10.0 + number + len(steps) / 100))
+        log.observe(step(number, loss=10.0 + number + len(steps) / 100))
         if number % 2:
-            logs.evaluation(evaluation(number))
-    logs.close()
+            log.observe(evaluation(number))
+    log.close()
 
 
 def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
@@ -39,7 +35,6 @@ def test_steps_are_those_of_the_run(tmp_path: Path) -> None:
     assert scalars(tmp_path, "loss/training") == [(1, 10.04), (2, 11.04), (3, 12.04), (4, 13.04)]
     assert scalars(tmp_path, "loss/held_out") == [(2, 7.0), (4, 9.0)]
     assert scalars(tmp_path, "utilisation/A0") == [(n, 0.75) for n in (1, 2, 3, 4)]
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4
 
 
 def test_a_resumed_run_takes_the_place_of_what_was_lost(tmp_path: Path) -> None:
@@ -61,8 +56,10 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
         check_tensorboard()
 
 
-def test_no_event_files_unless_asked_for(tmp_path: Path) -> None:
-    logs = StepLogs(tmp_path, resolve(load_run_config(TINY, ()), cuda=False))
-    logs.step(step(0))
-    logs.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+@pytest.mark.gloo
+@pytest.mark.parametrize("asked", [False, True])
+def test_event_files_only_where_they_are_asked_for(asked: bool, tmp_path: Path) -> None:
+    config = load_run_config(TINY, [f"metrics.tensorboard={str(asked).lower()}"])
+    with sinks(config, tmp_path, "127.0.0.1") as watched:
+        assert list(watched([step(0)])) == [step(0)]
+    assert (tmp_path / "tensorboard").exists() is asked

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from disagmoe.api.rundir import MetricsLog, RunDir
+from disagmoe.api.rundir import RunDir
 from disagmoe.config.load import load_run_config
 from disagmoe.config.resolve import resolve
 from disagmoe.runtime.clock import Span
@@ -20,12 +20,12 @@ def run_dir(path: Path, steps: int = 3) -> Path:
     """A run under way that has done some steps, one of them skipped."""
     config = resolve(load_run_config(ROOT / "configs/tiny.toml", SETS), cuda=False)
     made = RunDir(path, config)
-    log = MetricsLog(made.path / "metrics.jsonl", config)
+    log = made.metrics
     for number in range(steps):
         log.step(step(number, skipped="a <target> is missing" if number == 1 else ""))
         if number % 2:
             log.evaluation(evaluation(number))
-    log.close()
+    made.close()
     return made.path
 
 
