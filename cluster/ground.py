@@ -77,7 +77,7 @@ def ground(
 
 
 def on_own_ray(config: RunConfig, host: str) -> Ground:
-    """Return the places of the workers of `config` on the private Ray that was started at `host`."""
+    """Return the places of the workers of `config` on the private Ray at `host`."""
     node = ray.get_runtime_context().get_node_id()
     place = Place(node=node, host=host, cpus=cores() // worker_count(config))
     return Ground(
