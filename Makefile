@@ -1,7 +1,8 @@
-# make quickstart   train a small model on this machine
-# make test         lint, types, import contracts and all tests that this machine can run
-# make lint         the first three of these
-# make lock         pin what .venv holds
+# make quickstart      train a small model on this machine
+# make test            lint, types, import contracts and all tests that this machine can run
+# make lint            the first three of these
+# make grafana-smoke   start Prometheus, Grafana (both by Docker) and a run; query every panel
+# make lock            pin what .venv holds
 #
 # PYTHON is the interpreter that .venv is made from. A torch that .venv already holds is kept if it
 # fits, so a CPU or CUDA build of your choice goes in first (see README.md).
@@ -20,7 +21,7 @@ QUICKSTART_DATA := runs/quickstart-data
 STDLIB := import sysconfig; print(sysconfig.get_path('stdlib'))
 
 .DELETE_ON_ERROR:
-.PHONY: quickstart test lint lock install install-dev
+.PHONY: quickstart test lint lock install install-dev grafana-smoke
 
 quickstart: install $(QUICKSTART_DATA)/manifest.json
 	$(BIN)/disagmoe train --config configs/quickstart.toml --run-dir $(RUN_DIR)
@@ -44,6 +45,9 @@ lint: install-dev
 	$(BIN)/mypy
 	$(BIN)/mypy scripts
 	$(BIN)/lint-imports --no-logo
+
+grafana-smoke: install $(QUICKSTART_DATA)/manifest.json
+	$(BIN)/python scripts/grafana_smoke.py
 
 # Set-up. The stamps make a second call do nothing, so an installed checkout works offline.
 

@@ -1,10 +1,12 @@
 """Who gets which programs, and the same programs as files for people."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from disagmoe.actors.messages import RunPlan, WorkerAssignment
 from disagmoe.actors.packed import Packed
+from disagmoe.config.run import RunConfig
 from disagmoe.schedule.compile import Compiled
 from disagmoe.schedule.text import write_program
 
@@ -24,13 +26,15 @@ def assignments(
         if evaluation is not None
         else {}
     )
+    workers = train.programs.spec.layout.workers
+    hosts = [plan.places[str(worker)].host for worker in workers]
     return [
         WorkerAssignment(
             config=plan.config,
             worker=str(worker),
             train=train_of[worker.group],
             evaluation=eval_of.get(worker.group),
-            host=plan.places[str(worker)].host,
+            host=hosts[index],
             store_host=plan.host,
             store_port=store_port,
             epoch=plan.epoch,
@@ -39,9 +43,16 @@ def assignments(
             markers=plan.markers,
             checkpoints=plan.checkpoints,
             resume=plan.resume,
+            metrics_port=_metrics_port(plan.config, hosts, index),
         )
-        for worker in train.programs.spec.layout.workers
+        for index, worker in enumerate(workers)
     ]
+
+
+def _metrics_port(config: RunConfig, hosts: Sequence[str], index: int) -> int:
+    """The ports of a host's workers follow each other, behind one for the script."""
+    base = config.metrics.port_base
+    return base + 1 + hosts[:index].count(hosts[index]) if base else 0
 
 
 def write_programs(folder: Path, train: Compiled, evaluation: Compiled | None) -> str:

@@ -82,6 +82,10 @@ class StepResult:
     """In how many messages."""
     expert_load: tuple[float, ...]
     """Per layer: choices that fell on the busiest expert, over the mean."""
+    expert_variation: tuple[float, ...]
+    """Per layer: coefficient of variation of the choices over experts."""
+    dead_experts: tuple[int, ...]
+    """Per layer: experts without a choice."""
     peak_memory_bytes: dict[str, int]
     """Largest memory of each worker so far."""
 

@@ -6,7 +6,9 @@ Needs no Ray; `worker.py` is the actor around it.
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
+from disagmoe.actors.exporting import WorkerExporter
 from disagmoe.actors.failure import failure_of
 from disagmoe.actors.locate import locate
 from disagmoe.actors.messages import (
@@ -38,9 +40,12 @@ class WorkerHost:
         self,
         build: Callable[[WorkerAssignment], WorkerRuntime] = build_runtime,
         find: Callable[[WorkerAssignment], Located] = locate,
+        export: Callable[[WorkerAssignment, WorkerRuntime], WorkerExporter] = WorkerExporter,
     ) -> None:
         self._build = build
         self._find = find
+        self._export = export
+        self._exporter: WorkerExporter | None = None
         self._connected: WorkerRuntime | None = None
         self._worker = "a worker without assignment"
         self._call = "idle"
@@ -65,9 +70,10 @@ class WorkerHost:
             runtime.connect()
             runtime.stopwatch.take()  # seconds are counted from here
             self._connected = runtime
+            self._exporter = self._export(assignment, runtime)
             if self._stop_requested:
                 runtime.request_stop()
-            return started(assignment)
+            return replace(started(assignment), metrics_port=self._exporter.port)
 
         return self._guarded(Call("setup"), start)
 
@@ -78,7 +84,7 @@ class WorkerHost:
 
         def load() -> Restored:
             self._runtime.restore(Location.parse(point.place))
-            self._runtime.stopwatch.take()
+            self._pause()
             return Restored(self._worker)
 
         return self._guarded(Call("restore", point.step), load)
@@ -95,8 +101,11 @@ class WorkerHost:
     def run_step(self, step: int) -> Outcome:
         """Do one step, unless the run has ended here before."""
         outcome = self._guarded(Call("step", step), lambda: self._runtime.run_step(step))
-        if isinstance(outcome, StepReport) and outcome.stopped:
-            self._ended = Stopped()
+        if isinstance(outcome, StepReport):
+            if self._exporter is not None:
+                self._exporter.step(outcome)
+            if outcome.stopped:
+                self._ended = Stopped()
         return outcome
 
     def evaluate(self, after_step: int) -> Outcome:
@@ -112,10 +121,16 @@ class WorkerHost:
             packed = assignment.evaluation
             evaluation = None if packed is None else packed.open()
             self._runtime.adopt(assignment.train.open(), evaluation, weights)
-            self._runtime.stopwatch.take()  # the driver has made them meanwhile
+            self._pause()  # the driver has made them meanwhile
             return Adopted(self._worker)
 
         return self._guarded(Call("adopt", after_step), change)
+
+    def _pause(self) -> None:
+        """Count the time since the last step, which belongs to none."""
+        seconds = self._runtime.stopwatch.take()
+        if self._exporter is not None:
+            self._exporter.paused({str(kind): time_s for kind, time_s in seconds.items()})
 
     def _guarded(self, call: Call, action: Callable[[], Outcome]) -> Outcome:
         if self._ended is not None:
@@ -159,7 +174,10 @@ class WorkerHost:
             self._connected.request_stop()
 
     def close(self) -> None:
-        """Leave all channels."""
+        """Leave all channels, and tell nothing any more."""
+        if self._exporter is not None:
+            self._exporter.close()
+            self._exporter = None
         if self._connected is not None:
             self._connected.close()
 

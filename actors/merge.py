@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from disagmoe.actors.events import EvalResult, StepResult
+from disagmoe.metrics import load
 from disagmoe.runtime.report import EvalReport, StepReport
 from disagmoe.schedule.accounting import Kind, Shares, add_up
 from disagmoe.schedule.layout import Worker
@@ -39,7 +40,9 @@ def merge_step(reports: Mapping[str, StepReport], elapsed_s: float) -> StepResul
         seconds=seconds,
         channel_bytes={name: traffic.nbytes for name, traffic in sent.items()},
         channel_messages={name: traffic.messages for name, traffic in sent.items()},
-        expert_load=tuple(_load(choices_E) for choices_E in first.choices_LE),
+        expert_load=tuple(map(load.max_over_mean, first.choices_LE)),
+        expert_variation=tuple(map(load.variation, first.choices_LE)),
+        dead_experts=tuple(map(load.dead, first.choices_LE)),
         peak_memory_bytes={name: report.peak_memory_bytes for name, report in reports.items()},
     )
 
@@ -82,8 +85,3 @@ def add_traffic(parts: Iterable[Mapping[str, Traffic]]) -> dict[str, Traffic]:
             before = total.get(name, Traffic(0, 0))
             total[name] = Traffic(before.messages + one.messages, before.nbytes + one.nbytes)
     return total
-
-
-def _load(choices_E: Sequence[int]) -> float:
-    mean = sum(choices_E) / len(choices_E)
-    return max(choices_E) / mean if mean else 0.0

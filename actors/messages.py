@@ -114,6 +114,8 @@ class WorkerAssignment:
     """What to find and to leave in the run directory."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that NCCL and gloo read."""
+    metrics_port: int = 0
+    """Where it serves its metrics, or the next free port; 0 lets the system choose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,8 @@ class Started:
     pid: int
     versions: dict[str, str]
     """Of Python and the libraries that decide its results."""
+    metrics_port: int | None = None
+    """Where it serves its metrics; None where it cannot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ class Session:
 
     def __init__(self, driver: Any, plan: RunPlan) -> None:
         self._driver = driver
+        self.host = plan.host
+        """Address of this machine that others of the run reach."""
         self._stream = driver.run.options(num_returns="streaming").remote(plan)
         self._ended = False
         self._ping: Any = driver.ping.remote()

@@ -17,6 +17,8 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "# Written by `make lock`; do not edit.\n"
+EXTRAS = ("dev", "hf", "dashboards", "tensorboard")
+"""Those that tests need."""
 CUDA_PREFIXES = ("nvidia-", "cuda-", "triton")
 
 
@@ -55,7 +57,8 @@ def lock_texts() -> dict[str, str]:
     project = pyproject["project"]
     extras = project["optional-dependencies"]
     runtime = closure(project["dependencies"] + pyproject["build-system"]["requires"])
-    both = closure(project["dependencies"] + extras["dev"] + extras["hf"])
+    optional = [need for name in EXTRAS for need in extras[name]]
+    both = closure(project["dependencies"] + optional)
     dev = {name: version for name, version in both.items() if name not in runtime}
     return {"requirements.lock": _text(runtime), "requirements-dev.lock": _text(dev)}
 

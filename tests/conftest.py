@@ -43,6 +43,12 @@ def _no_prometheus() -> str | None:
     return f"{' and '.join(absent)} not found (apt-get install prometheus)" if absent else None
 
 
+def _no_browser() -> str | None:
+    if shutil.which("chromium") is None:
+        return "chromium not found (apt-get install chromium)"
+    return None
+
+
 def _no_cuda() -> str | None:
     import torch  # slow to load, and only these tests need it here
 
@@ -53,6 +59,7 @@ WHY_NOT = {
     "hf": _no_transformers,
     "net": _no_network_tools,
     "prometheus": _no_prometheus,
+    "browser": _no_browser,
     "gpu": _no_cuda,
 }
 

@@ -1,6 +1,9 @@
 """What can be known to be wrong before anything is started."""
 
+from pathlib import Path
+
 from disagmoe.actors.startup import open_data
+from disagmoe.api.tensorboard import check_tensorboard
 from disagmoe.cluster.ground import cuda_on, with_nodes
 from disagmoe.cluster.join import OWN, Target
 from disagmoe.cluster.local import check_local
@@ -36,7 +39,15 @@ def opened(config: RunConfig, target: Target = OWN) -> tuple[RunConfig, Prepared
     checkpoint = resolved.checkpoint.model_copy(
         update={"folder": str(Location.parse(folder)) if folder else ""}
     )
-    resolved = resolved.model_copy(update={"data": data, "checkpoint": checkpoint})
+    metrics = resolved.metrics
+    if metrics.targets_dir:
+        targets = str(Path(metrics.targets_dir).absolute())
+        metrics = metrics.model_copy(update={"targets_dir": targets})
+    resolved = resolved.model_copy(
+        update={"data": data, "checkpoint": checkpoint, "metrics": metrics}
+    )
+    if metrics.tensorboard:
+        check_tensorboard()
     source = open_data(resolved)
     if target.is_own:
         check_local()

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from disagmoe.api.preflight import preflight
 from disagmoe.api.result import Result, RunFailedError, has_result
 from disagmoe.api.resume import Resume, continued, find_resume, goes_on
 from disagmoe.api.rundir import RunDir, check_folder, check_free, default_run_dir, run_id
+from disagmoe.api.sinks import sinks
 from disagmoe.api.tally import Tally, outcome
 from disagmoe.checkpoint.catalogue import check_unused
 from disagmoe.checkpoint.find import run_folder
@@ -37,6 +38,7 @@ from disagmoe.cluster.session import run_session
 from disagmoe.cluster.signals import deferred, sigterm_raises
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import PlacementError, WorkerError
+from disagmoe.metrics.flops import mfu
 from disagmoe.runtime.trace import TRACE_FILE, write_trace
 from disagmoe.storage import Location
 
@@ -125,6 +127,8 @@ class Trainer:
             elapsed_s=time.monotonic() - began_s,
             path=run_dir.path,
         )
+        if result.tokens_per_s is not None:
+            result = replace(result, mfu=mfu(start.config, result.tokens_per_s))
         with deferred():
             run_dir.write_result(result)
         for callback in self._callbacks:
@@ -180,24 +184,27 @@ class Trainer:
             self._say(text)
         for text in (*start.news, *run_dir.news):
             self._say(text)
-        with run_session(
-            start.config,
-            str(run_dir.path),
-            start.target,
-            name,
-            self._say,
-            checkpoints=str(start.checkpoints),
-            resume=start.point,
-            go_on=partial(goes_on, start.config, start.checkpoints, start.point),
-        ) as session:
+        with (
+            run_session(
+                start.config,
+                str(run_dir.path),
+                start.target,
+                name,
+                self._say,
+                checkpoints=str(start.checkpoints),
+                resume=start.point,
+                go_on=partial(goes_on, start.config, start.checkpoints, start.point),
+            ) as session,
+            sinks(start.config, run_dir.path, session.host) as watched,
+        ):
             try:
-                self._follow(session.events(), tally, run_dir)
+                self._follow(watched(session.events()), tally, run_dir)
             except (KeyboardInterrupt, SystemExit):
                 # a signal to the whole process group may have ended the driver as well
                 with suppress(WorkerError):
                     session.request_stop()
                     events = session.events(for_s=start.config.cluster.stop_grace_s)
-                    self._follow(events, tally, run_dir)
+                    self._follow(watched(events), tally, run_dir)
                 raise
 
     def _say(self, text: str) -> None:

@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from disagmoe import __version__
-from disagmoe.cli import bench, checkpoint, config, data, hf, schedule
+from disagmoe.cli import bench, checkpoint, config, dashboards, data, hf, schedule
 from disagmoe.cli.doctor import doctor
 from disagmoe.cli.evaluate import evaluate
 from disagmoe.cli.inquiry import status, stop
 from disagmoe.cli.invariance import invariance
+from disagmoe.cli.report import report
 from disagmoe.cli.simulate import simulate
 from disagmoe.cli.train import train
 from disagmoe.errors import (
@@ -35,12 +36,14 @@ app = typer.Typer(
 app.add_typer(bench.app, name="bench")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(config.app, name="config")
+app.add_typer(dashboards.app, name="dashboards")
 app.add_typer(data.app, name="data")
 app.add_typer(hf.app, name="hf")
 app.add_typer(schedule.app, name="schedule")
 app.command()(doctor)
 app.command()(evaluate)
 app.command()(invariance)
+app.command()(report)
 app.command()(simulate)
 app.command()(status)
 app.command()(stop)

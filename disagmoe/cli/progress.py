@@ -1,10 +1,11 @@
-"""What a person sees of a run: a live line on a terminal, plain lines elsewhere; on stderr."""
+"""What a person sees of a run: a live view on a terminal, plain lines elsewhere; on stderr."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console, Group
+from rich.live import Live
 
 from disagmoe.api import (
     Callback,
@@ -20,6 +21,7 @@ from disagmoe.api import (
     StepResult,
 )
 from disagmoe.checkpoint.catalogue import names
+from disagmoe.cli.liveview import ASCII, UNICODE, LiveState, view
 from disagmoe.units import format_bytes, format_count, format_seconds
 
 _PLAIN_LINES = 50
@@ -34,20 +36,24 @@ def stderr_console() -> Console:
 class ShowProgress(Callback):
     """Shows each step as it comes."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, now: Callable[[], float] = time.monotonic) -> None:
         self._console = console
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
+        self._now = now
+        self._state: LiveState | None = None
+        self._live = Live(
+            console=console, get_renderable=self._view, refresh_per_second=4, transient=True
         )
-        self._task = self._bar.add_task("starting", total=None)
         self._every = 1
         self._last = 0
         self._shared = False
+
+    def _view(self) -> Group:
+        """For the thread of the live view: what there is to show just now."""
+        if self._state is None:
+            return Group()
+        options = self._console.options
+        marks = ASCII if options.ascii_only else UNICODE
+        return Group(*view(self._state, self._now(), marks, self._console.width))
 
     def on_begin(self, config: RunConfig, run_dir: Path) -> None:
         """Say what is about to run."""
@@ -59,8 +65,8 @@ class ShowProgress(Callback):
         self._shared = config.cluster.mode == "local"
         self._every = max(1, config.train.steps // _PLAIN_LINES)
         if self._console.is_terminal:
-            self._bar.update(self._task, total=config.train.steps)
-            self._bar.start()
+            self._state = LiveState(config, self._now())
+            self._live.start()
 
     def on_notice(self, text: str) -> None:
         """Say it."""
@@ -83,7 +89,6 @@ class ShowProgress(Callback):
             f"loaded {resumed.place} in {format_seconds(resumed.elapsed_s)}; goes on after step "
             f"{resumed.step} with {programs} programs"
         )
-        self._bar.update(self._task, completed=resumed.step)
 
     def on_checkpoint(self, saved: CheckpointSaved) -> None:
         """Say what is complete, and what has gone."""
@@ -101,11 +106,10 @@ class ShowProgress(Callback):
 
     def on_step(self, step: StepResult) -> None:
         """Show the step."""
-        line = step_line(step)
-        if self._console.is_terminal:
-            self._bar.update(self._task, description=line, completed=step.step + 1)
+        if self._state is not None:
+            self._state.step(step, self._now())
         elif step.step % self._every == 0 or step.step == self._last or step.stopped:
-            self._say(f"step {step.step + 1}/{self._last + 1}  {line}")
+            self._say(f"step {step.step + 1}/{self._last + 1}  {step_line(step)}")
         if step.skipped:
             self._say(f"step {step.step + 1}: update skipped, because {step.skipped}")
 
@@ -115,6 +119,8 @@ class ShowProgress(Callback):
 
     def on_eval(self, evaluation: EvalResult) -> None:
         """Show the evaluation."""
+        if self._state is not None:
+            self._state.evaluation(evaluation, self._now())
         self._say(
             f"step {evaluation.step + 1}: held-out loss {evaluation.loss:.4f} over "
             f"{format_count(evaluation.valid_targets)} tokens, "
@@ -123,8 +129,8 @@ class ShowProgress(Callback):
 
     def on_end(self, result: Result) -> None:
         """Show the summary."""
-        if self._bar.live.is_started:
-            self._bar.stop()
+        if self._live.is_started:
+            self._live.stop()
         for line in summary(result):
             self._say(line)
 

@@ -379,6 +379,27 @@ def router_learns(config: "RunConfig") -> Iterator[str]:
         )
 
 
+def metrics_ports_exist(config: "RunConfig") -> Iterator[str]:
+    """`metrics.port_base` is 0, or from 1024 on with a port left for each worker."""
+    base, workers = config.metrics.port_base, config.parallel.workers
+    last = 65535 - workers
+    if base and not 1024 <= base <= last:
+        yield (
+            f"metrics.port_base = {base} gives the driver and {workers} workers no ports; use 0, "
+            f"or 1024 to {last}"
+        )
+
+
+def mfu_knows_both_peaks(config: "RunConfig") -> Iterator[str]:
+    """`metrics.attention_peak_flops` and `expert_peak_flops` are given together."""
+    metrics = config.metrics
+    if (metrics.attention_peak_flops > 0) != (metrics.expert_peak_flops > 0):
+        yield (
+            "metrics.attention_peak_flops and metrics.expert_peak_flops are given together: MFU is "
+            "measured against the peaks of both sides; give the other one as well, or neither"
+        )
+
+
 RULES: tuple[Rule, ...] = (
     name_is_a_folder,
     *MODEL_RULES,
@@ -402,6 +423,8 @@ RULES: tuple[Rule, ...] = (
     groups_have_rules,
     paths_are_named,
     weights_fit_paths,
+    metrics_ports_exist,
+    mfu_knows_both_peaks,
     *CLUSTER_RULES,
     colocated_machines_match,
     slow_worker_is_there,

@@ -8,6 +8,7 @@ from disagmoe.config.checkpoint import CheckpointConfig
 from disagmoe.config.cluster import ClusterConfig
 from disagmoe.config.data import DataConfig
 from disagmoe.config.hardware import HardwareConfig
+from disagmoe.config.metrics import MetricsConfig
 from disagmoe.config.model import ModelConfig
 from disagmoe.config.parallel import ParallelConfig, micro_batches
 from disagmoe.config.recovery import RecoveryConfig
@@ -39,6 +40,8 @@ class RunConfig(Section):
     """Steps that are traced."""
     hardware: HardwareConfig = HardwareConfig()
     """Machines of a simulation."""
+    metrics: MetricsConfig = MetricsConfig()
+    """Metrics and their sinks."""
 
     @classmethod
     def load(cls, path: str | Path, sets: Sequence[str] = ()) -> "RunConfig":

@@ -157,6 +157,12 @@ class WorkerRuntime:
         assert self.saver is not None
         return self.saver.written(step)
 
+    @property
+    def sending(self) -> tuple[str, ...]:
+        """Names of the channels on which this worker may send."""
+        specs = channel_specs(self._context.spec)
+        return tuple(spec.name for spec in specs if self._me in spec.sources)
+
     def _take_trace(self) -> WorkerTrace:
         """Return what this step did when, on the first worker's clock."""
         shift = self._offset_s

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAX_LINES = 600
 SOURCE_FOLDERS = ("disagmoe", "actors", "cluster", "scripts", "tests", "docs")
 SOURCES = sorted(path for folder in SOURCE_FOLDERS for path in (ROOT / folder).rglob("*.py"))
-PIN = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)==([0-9][0-9a-z.]*)")
+PIN = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)==((?:[0-9]+!)?[0-9][0-9a-z.]*)")
 
 
 def test_sources_are_short() -> None:
@@ -54,6 +54,9 @@ def test_lock_files_cover_the_declared_dependencies_once() -> None:
     runtime, dev = pins("requirements.lock"), pins("requirements-dev.lock")
     needed = declared(project["dependencies"] + pyproject["build-system"]["requires"])
     assert needed - runtime.keys() == set()
-    assert declared(extras["dev"] + extras["hf"]) - runtime.keys() - dev.keys() == set()
+    optional = [
+        need for name in ("dev", "hf", "dashboards", "tensorboard") for need in extras[name]
+    ]
+    assert declared(optional) - runtime.keys() - dev.keys() == set()
     assert runtime.keys() & dev.keys() == set()
     assert [pin for pin in runtime if pin.startswith(("nvidia-", "cuda-", "triton"))] == []

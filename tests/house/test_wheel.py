@@ -72,6 +72,7 @@ def test_wheel_holds_the_package_and_nothing_else(
     prefix = f"{stem}.data/data/share/disagmoe/"
     assert shared == {
         prefix + str(path.relative_to(checkout))
-        for path in (checkout / "configs").rglob("*")
+        for folder in ("configs", "dashboards")
+        for path in (checkout / folder).rglob("*")
         if path.is_file()
     }

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from disagmoe.actors.exporting import WorkerExporter
 from disagmoe.actors.host import WorkerHost
 from disagmoe.actors.messages import (
     Adopted,
@@ -24,6 +25,7 @@ from disagmoe.errors import CheckpointError
 from disagmoe.runtime.report import EvalReport
 from disagmoe.runtime.saving import SavedPart
 from disagmoe.runtime.step import WorkerRuntime
+from disagmoe.schedule.accounting import Kind
 from disagmoe.storage import Location
 from tests.unit.actors.fakes import good_outcome, saved_part, step_report
 
@@ -86,8 +88,44 @@ class FakeRuntime:
         self.done.append("close")
 
 
-def host_of(runtime: FakeRuntime) -> WorkerHost:
-    return WorkerHost(lambda assignment: cast(WorkerRuntime, runtime))
+class FakeExporter:
+    """Keeps what it is told."""
+
+    port = 4711
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def step(self, report: Any) -> None:
+        self.told.append(report)
+
+    def paused(self, seconds: dict[str, float]) -> None:
+        self.told.append(seconds)
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+def host_of(runtime: FakeRuntime, exporter: FakeExporter | None = None) -> WorkerHost:
+    return WorkerHost(
+        lambda assignment: cast(WorkerRuntime, runtime),
+        export=lambda assignment, runtime: cast(WorkerExporter, exporter or FakeExporter()),
+    )
+
+
+def test_metrics_hear_of_steps_and_of_the_time_between_them() -> None:
+    exporter = FakeExporter()
+    runtime = FakeRuntime()
+    host = host_of(runtime, exporter)
+    started = host.setup(ASSIGNMENT)
+    assert isinstance(started, Started)
+    assert started.metrics_port == 4711
+    host.run_step(0)
+    host.evaluate(0)
+    runtime.stopwatch = SimpleNamespace(take=lambda: {Kind.IDLE: 0.5})
+    host.adopt(ASSIGNMENT, 0)
+    host.close()
+    assert exporter.told == [step_report(0), {"idle": 0.5}, "closed"]
 
 
 def test_calls_reach_the_runtime() -> None:

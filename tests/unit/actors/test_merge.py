@@ -37,6 +37,8 @@ def test_a_step_has_global_numbers_once_and_the_workers_own_by_name() -> None:
         channel_bytes={"A0>F0.act": 3 * 64, "world": 3 * 8},
         channel_messages={"A0>F0.act": 6, "world": 3},
         expert_load=(1.5, 1.0, 0.0),
+        expert_variation=(0.5, 0.0, 0.0),
+        dead_experts=(0, 0, 2),
         peak_memory_bytes={"A0.0": 1002, "A0.1": 1002, "F0.0": 1002},
     )
 

@@ -75,6 +75,8 @@ def step(
         channel_bytes={"A0>F0.act": 64 + number},
         channel_messages={"A0>F0.act": 2},
         expert_load=(1.5, 1.0),
+        expert_variation=(0.5, 0.0),
+        dead_experts=(1, 0),
         peak_memory_bytes={"A0.0": 1000 + number, "F0.0": 900},
     )
 

@@ -30,6 +30,7 @@ from disagmoe.cluster.join import Target
 from disagmoe.config.load import override
 from disagmoe.data.position import Origin
 from disagmoe.errors import CheckpointError, ConfigError, DataError, PlacementError, WorkerError
+from disagmoe.metrics.flops import model_flops
 from disagmoe.storage import Location
 from tests.unit.api.runs import evaluation, placed, started, step
 from tests.unit.checkpoint.saved import small
@@ -46,6 +47,7 @@ class FakeSession:
         self.stop_requested = False
         self.open = False
         self.given: dict[str, Any] = {}
+        self.host = "192.0.2.1"  # of nobody: nothing is served, and no run minds
 
     def events(self, for_s: float = float("inf")) -> Iterator[Event]:
         while self._script:
@@ -107,7 +109,11 @@ class Setting:
         self._monkeypatch = monkeypatch
 
     def trainer(
-        self, *script: Event | BaseException, callbacks: tuple = (), resume: str | None = None
+        self,
+        *script: Event | BaseException,
+        callbacks: tuple = (),
+        resume: str | None = None,
+        sets: tuple[str, ...] = (),
     ) -> Trainer:
         session = self.session = FakeSession(list(script))
 
@@ -131,7 +137,7 @@ class Setting:
         self._monkeypatch.setattr(trainer_module, "run_session", open_session)
         self._monkeypatch.setattr(trainer_module, "preflight", lambda config, _: config)
         self._monkeypatch.setattr(trainer_module, "continued", self._continued)
-        config = RunConfig.load(ROOT / "configs/tiny.toml")
+        config = RunConfig.load(ROOT / "configs/tiny.toml", sets)
         chosen = (self.diary, *callbacks)
         return Trainer(config, run_dir=self.run_dir, resume=resume, callbacks=chosen)
 
@@ -171,6 +177,15 @@ def test_a_run_to_its_end(setting: Setting) -> None:
     assert setting.diary.told == [*begun, "step 0", "step 1", "eval 1", "ok"]
     assert result.placement["A0.0"]["host"] == "10.0.0.1"
     assert not setting.session.open
+
+
+def test_mfu_where_the_peaks_are_known(setting: Setting) -> None:
+    peaks = ("metrics.attention_peak_flops=1e6", "metrics.expert_peak_flops=1e6")
+    script = (started(), step(0), step(1), RunEnded(status="ok"))
+    result = setting.trainer(*script, sets=peaks).fit()
+    model = RunConfig.load(ROOT / "configs/tiny.toml").model
+    assert result.mfu == pytest.approx(50 * model_flops(model, 13) / 2e6)
+    assert setting.saved == result
 
 
 def test_a_tuned_config_is_that_of_the_run_directory(setting: Setting) -> None:

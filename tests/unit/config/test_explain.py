@@ -112,6 +112,7 @@ def test_tables_come_parents_first() -> None:
         "recovery",
         "trace",
         "hardware",
+        "metrics",
     ]
 
 

@@ -215,6 +215,15 @@ REFUSED = [
         "or [] for shares in proportion to size",
     ),
     (
+        ["metrics.port_base=80"],
+        "metrics.port_base = 80 gives the driver and 4 workers no ports; use 0, or 1024 to 65531",
+    ),
+    (
+        ["metrics.expert_peak_flops=1e12"],
+        "metrics.attention_peak_flops and metrics.expert_peak_flops are given together: MFU is "
+        "measured against the peaks of both sides; give the other one as well, or neither",
+    ),
+    (
         ["data.weights=[0]"],
         "data.weights[0] = 0.0; expected a number > 0 (leave out a path that gives nothing)",
     ),

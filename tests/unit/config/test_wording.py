@@ -17,7 +17,7 @@ WRONG = {
     "foo=1": "foo is no setting; `disagmoe config explain` lists all",
     "foo={}": (
         "[foo] is no table; the tables are model, parallel, train, data, cluster, checkpoint, "
-        "recovery, trace and hardware"
+        "recovery, trace, hardware and metrics"
     ),
     "train.eval.zq=1": (
         "train.eval.zq is no setting; "

@@ -1,0 +1,1 @@
+"""What a run tells Prometheus: a catalogue, values by it, and an endpoint that serves them."""

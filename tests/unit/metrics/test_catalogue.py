@@ -1,0 +1,33 @@
+"""The catalogue keeps the conventions of Prometheus, and its own promises on labels."""
+
+import re
+
+from disagmoe.metrics import catalogue
+from disagmoe.metrics.catalogue import CATALOGUE, DISCOVERED, IDENTITY, Metric, Type, markdown
+
+
+def test_the_catalogue_holds_every_metric_once() -> None:
+    defined = {value for value in vars(catalogue).values() if isinstance(value, Metric)}
+    assert set(CATALOGUE) == defined
+    assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE)
+
+
+def test_names_are_those_of_prometheus() -> None:
+    for metric in CATALOGUE:
+        assert re.fullmatch(r"disagmoe_[a-z]+(_[a-z]+)*", metric.name), metric.name
+        assert metric.name.endswith("_total") == (metric.type is Type.COUNTER)
+        assert metric.doc.endswith(".")
+
+
+def test_labels_are_bounded_and_leave_those_of_discovery_alone() -> None:
+    taken = {*IDENTITY, *DISCOVERED, "job"}
+    labels = {label for metric in CATALOGUE for label in metric.labels}
+    assert labels & taken == set()
+    assert labels == {"kind", "channel", "version", "python", "torch", "side", "layer", "cause"}
+
+
+def test_the_docs_define_each_metric() -> None:
+    lines = markdown().splitlines()
+    for metric in CATALOGUE:
+        (line,) = [line for line in lines if line.startswith(f"| `{metric.name}` |")]
+        assert line.endswith(f"| {metric.doc} |")
