@@ -61,9 +61,13 @@ class Recovering:
         config: RecoveryConfig,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        *,
+        host: str = "",
     ) -> None:
         """`go_on` finds the last complete checkpoint, None for the beginning, and the config that
         goes on from there."""
+        self.host = host
+        """Address of this machine that others of the run reach."""
         self._epoch = first
         self._launch = launch
         self._go_on = go_on

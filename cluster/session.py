@@ -36,8 +36,6 @@ class Session:
 
     def __init__(self, driver: Any, plan: RunPlan) -> None:
         self._driver = driver
-        self.host = plan.host
-        """Address of this machine that others of the run reach."""
         self._stream = driver.run.options(num_returns="streaming").remote(plan)
         self._ended = False
         self._ping: Any = driver.ping.remote()
@@ -164,7 +162,7 @@ def run_session(
             return Session(driver, plan)
 
         first = Epoch(number=0, config=config, resume=resume)
-        run = Recovering(first, launch, go_on, config.recovery)
+        run = Recovering(first, launch, go_on, config.recovery, host=given.host)
         try:
             yield run
         finally:

@@ -16,13 +16,15 @@ from disagmoe.actors.events import (
     Event,
     RunEnded,
     RunPlaced,
+    RunRestarting,
     RunResumed,
     RunStarted,
     ScheduleTuned,
     StepResult,
     StepTraced,
 )
-from disagmoe.actors.messages import FailureKind, Started
+from disagmoe.actors.messages import Started
+from disagmoe.actors.recovery import Cause
 from disagmoe.config.run import RunConfig
 from disagmoe.metrics.discovery import DISCOVERY_FILE, DRIVER, Target, groups, write_groups
 from disagmoe.metrics.endpoint import serve
@@ -37,7 +39,7 @@ class RunExporter:
 
     def __init__(self, config: RunConfig, run_dir: Path, host: str) -> None:
         """`host` is the address of this machine to serve at."""
-        self.metrics = RunMetrics(config, [str(kind) for kind in FailureKind], time.time)
+        self.metrics = RunMetrics(config, [str(cause) for cause in Cause], time.time)
         self._run = run_dir.name
         self._host = host
         self._files = [run_dir / DISCOVERY_FILE]
@@ -62,6 +64,8 @@ class RunExporter:
                 self.metrics.evaluation(event.loss)
             case RunEnded():
                 self._publish([])  # who watches is not to take the end for a failure
+            case RunRestarting():
+                self.metrics.restarted(event.cause)
             case CheckpointSaved():
                 self.metrics.checkpoint_durable(time.time() - event.elapsed_s)
             case RunPlaced() | RunResumed() | ScheduleTuned() | StepTraced():
