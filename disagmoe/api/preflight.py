@@ -8,6 +8,7 @@ from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
 from disagmoe.config.trained import refuse_only_planned
 from disagmoe.data.storage import Location
+from disagmoe.planner.auto import divided
 
 
 def preflight(config: RunConfig) -> RunConfig:
@@ -19,7 +20,7 @@ def preflight(config: RunConfig) -> RunConfig:
         DataError: data that is missing, damaged or too small.
     """
     refuse_only_planned(config)
-    resolved = resolve(config, cuda=torch.cuda.is_available())
+    resolved = resolve(divided(config), cuda=torch.cuda.is_available())
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})
     resolved = resolved.model_copy(update={"data": data})

@@ -9,6 +9,7 @@ import typer
 from disagmoe import __version__
 from disagmoe.cli import bench, config, data, schedule
 from disagmoe.cli.invariance import invariance
+from disagmoe.cli.plan import plan
 from disagmoe.cli.simulate import simulate
 from disagmoe.cli.train import train
 from disagmoe.errors import ConfigError, DataError, DisagMoEError, PlacementError
@@ -27,6 +28,7 @@ app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 app.add_typer(schedule.app, name="schedule")
 app.command()(invariance)
+app.command()(plan)
 app.command()(simulate)
 app.command()(train)
 
