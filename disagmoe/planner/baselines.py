@@ -2,8 +2,8 @@
 
 Expert parallelism over the M = N workers of a group, groups as pipeline stages. Per layer and
 micro-batch a and f are attention's and experts' compute and c is one all-to-all, forward; a', f'
-and c' backward. Every opponent has a layer per chunk (v = layers per stage), which is its best case, and
-n micro-batches:
+and c' backward. Every opponent has a layer per chunk (v = layers per stage), which is its best
+case, and n micro-batches:
 
 - `megatron`: interleaved 1F1B (arXiv:2104.04473), all-to-alls exposed:
   n L/p (F + B) + (p - 1) (F + B + 2 p2p), with F = a + f + 2c and B likewise;

@@ -60,7 +60,7 @@ class Estimate:
     in_flight: int
     roofs: Roofs
     step_s: float
-    """No step of it is shorter, but for unequal layers."""
+    """No step of it is shorter where its layers, and the workers of a group, are equal."""
     need: float
     """Memory of its fullest worker over what there is; an estimate."""
 

@@ -4,6 +4,7 @@ A step with many micro-batches is simulated with some of them; each further one 
 took on average after the first.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from disagmoe.schedule.builders.policies import backward_first
 from disagmoe.schedule.compile import Compiled, programs_of
 from disagmoe.schedule.from_config import programs_for
 from disagmoe.schedule.timeline import simulate as list_schedule
-from disagmoe.simulator.simulate import Result, simulate_compiled
+from disagmoe.simulator.simulate import Memory, Result, memory_of, simulate_compiled
 from disagmoe.units import format_bytes
 
 SIMULATED = {"af_pipe": 6, "ep_overlap": 3, "ep_1f1b": 2}
@@ -84,21 +85,22 @@ def search(config: RunConfig) -> Plan:
     every = [one for division in found for one in estimates(config, division)]
     fitting = sorted((one for one in every if one.need <= 1), key=lambda one: one.step_s)
     choices: list[Choice] = []
-    closest: Choice | None = None
+    refused: list[Attempt] = []
     for schedule, wanted in SIMULATED.items():
         ranked = [one for one in fitting if one.division.schedule == schedule]
         kept: list[Choice] = []
         for one in _unlike(ranked)[: TRIES * wanted]:
             if len(kept) == wanted or (kept and one.step_s > min(c.step_s for c in kept)):
                 break
-            choice = try_out(config, one)
-            if choice.result.fits:
-                kept.append(choice)
-            elif closest is None or _excess(choice) < _excess(closest):
-                closest = choice
+            attempt = attempt_at(config, one)
+            if attempt.fits:
+                kept.append(attempt.simulate())
+            else:
+                refused.append(attempt)
         choices += kept
     if not choices:
-        raise ConfigError(_nothing_fits(config, every, closest))
+        refused = refused or [attempt_at(config, min(every, key=lambda one: one.need))]
+        raise ConfigError(_nothing_fits(config, refused))
     return Plan(
         choices=tuple(sorted(choices, key=lambda choice: choice.step_s)),
         divisions=len(found),
@@ -119,38 +121,79 @@ def _unlike(ranked: Sequence[Estimate]) -> list[Estimate]:
     return kept
 
 
-def try_out(config: RunConfig, estimate: Estimate) -> Choice:
-    """Simulate `estimate` with the paper's order of ops, backward first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Programs of a division, with what they take of memory."""
+
+    estimate: Estimate
+    config: RunConfig
+    part: RunConfig
+    """`config` with as many micro-batches as are simulated."""
+    compiled: Compiled
+    times: StepTimes
+    memory: tuple[Memory, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every worker has room for what it keeps."""
+        return all(one.fits for one in self.memory)
+
+    @property
+    def fullest(self) -> Memory:
+        """The worker with the least room, or the largest lack of it."""
+        return max(self.memory, key=lambda one: one.use.total / one.available)
+
+    def simulate(self) -> Choice:
+        """Run the programs' events."""
+        train, whole = self.config.train, self.config.micro_batches
+        count = self.part.micro_batches
+        result = simulate_compiled(self.compiled, self.times, self.part.train.global_batch_size)
+        first = min(result.makespan_s, result.engine.op_end[_last(result)])
+        each = (result.makespan_s - first) / max(1, count - 1)
+        step_s = result.step_s + (whole - count) * each
+        return Choice(
+            estimate=self.estimate,
+            config=self.config,
+            result=result,
+            micro_batches=whole,
+            simulated=count,
+            step_s=step_s,
+            tokens_per_s=train.global_batch_size * train.sequence_length / step_s,
+        )
+
+
+def attempt_at(config: RunConfig, estimate: Estimate) -> Attempt:
+    """Compile `estimate` with the paper's order of ops, backward first."""
     run = estimate.division.of(config, estimate.in_flight)
-    whole = run.micro_batches
-    per_micro_batch = 8 * run.model.moe_layers
-    count = min(whole, max(2 * estimate.in_flight, OPERATIONS // per_micro_batch, 2))
-    parallel = run.parallel
-    batch = count * parallel.micro_batch_size * parallel.rings if count < whole else None
-    part = run if batch is None else _with_batch(run, batch)
+    part = _with_fewer(run, estimate.in_flight)
     request = programs_for(part)
-    times = StepTimes(scenario_of(part, request.spec.layout))
-    exposed = parallel.schedule == "ep_1f1b"
+    scenario = scenario_of(part, request.spec.layout)
+    times = StepTimes(scenario)
+    exposed = part.parallel.schedule == "ep_1f1b"
     costs = times.op_costs()
     timeline = list_schedule(
         request.spec, costs, backward_first, request.in_flight, exposed_exchanges=exposed
     )
     bound = lower_bound(request.spec, costs, timeline.in_flight, exposed_exchanges=exposed)
-    compiled = Compiled(programs_of(timeline, request.spec), timeline, bound)
-    result = simulate_compiled(compiled, times, part.train.global_batch_size)
-    first = min(result.makespan_s, result.engine.op_end[_last(result)])
-    each = (result.makespan_s - first) / max(1, count - 1)
-    step_s = result.step_s + (whole - count) * each
-    tokens = config.train.global_batch_size * config.train.sequence_length
-    return Choice(
+    programs = programs_of(timeline, request.spec)
+    return Attempt(
         estimate=estimate,
         config=run,
-        result=result,
-        micro_batches=whole,
-        simulated=count,
-        step_s=step_s,
-        tokens_per_s=tokens / step_s,
+        part=part,
+        compiled=Compiled(programs, timeline, bound),
+        times=times,
+        memory=tuple(memory_of(scenario, programs)),
     )
+
+
+def _with_fewer(run: RunConfig, in_flight: int) -> RunConfig:
+    """`run` with a batch that makes no more micro-batches than a simulation takes."""
+    count = max(2 * in_flight, OPERATIONS // (8 * run.model.moe_layers), 2)
+    if count >= run.micro_batches:
+        return run
+    batch = count * run.parallel.micro_batch_size * run.parallel.rings
+    train = run.train.model_copy(update={"global_batch_size": batch})
+    return run.model_copy(update={"train": train})
 
 
 def _last(result: Result) -> int:
@@ -159,36 +202,19 @@ def _last(result: Result) -> int:
     return (len(engine.lowered.chain) - 1) * engine.width
 
 
-def _with_batch(run: RunConfig, batch: int) -> RunConfig:
-    return run.model_copy(
-        update={"train": run.train.model_copy(update={"global_batch_size": batch})}
-    )
-
-
-def _excess(choice: Choice) -> float:
-    return max(one.use.total / one.available for one in choice.result.memory)
-
-
-def _nothing_fits(config: RunConfig, every: Sequence[Estimate], closest: Choice | None) -> str:
+def _nothing_fits(config: RunConfig, refused: Sequence[Attempt]) -> str:
     """What is missing in the nearest of all divisions."""
-    if closest is None:
-        nearest = min(every, key=lambda one: one.need)
-        closest = try_out(config, nearest)
-    fullest = max(closest.result.memory, key=lambda one: one.use.total / one.available)
+    nearest = min(refused, key=lambda one: one.fullest.use.total / one.fullest.available)
+    fullest = nearest.fullest
     use, workers = fullest.use, config.parallel.workers
     states = use.weights + use.gradients + use.optimizer
-    ratio = use.total / fullest.available
-    enough = next(
-        (count for count in (2**power for power in range(24)) if count >= workers * ratio),
-        workers,
-    )
+    rest = use.total - states - use.slots - use.headroom
     return (
         f"no division of {workers} workers holds this model; the nearest, "
-        f"{closest.estimate.division.summary} with {closest.estimate.in_flight} micro-batches in "
+        f"{nearest.estimate.division.summary} with {nearest.estimate.in_flight} micro-batches in "
         f"flight, needs {format_bytes(use.total)} on {fullest.worker} of "
         f"{format_bytes(fullest.available)}: {format_bytes(states)} of weights, gradients and "
         f"optimizer, {format_bytes(use.slots)} of activations, {format_bytes(use.headroom)} in "
-        f"case all tokens come to it, and "
-        f"{format_bytes(use.total - states - use.slots - use.headroom)} more; about {enough} "
-        "workers would hold it, or shorter sequences, or fewer layers"
+        f"case all tokens come to it, and {format_bytes(rest)} more; use more workers (at least "
+        f"{math.ceil(workers * use.total / fullest.available)}), shorter sequences, or fewer layers"
     )
