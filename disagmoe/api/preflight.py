@@ -12,6 +12,7 @@ from disagmoe.config.run import RunConfig
 from disagmoe.config.trained import refuse_only_planned
 from disagmoe.data.source import PreparedSource
 from disagmoe.optim.groups import check_groups
+from disagmoe.planner.auto import divided
 from disagmoe.storage import Location
 
 
@@ -32,6 +33,7 @@ def opened(config: RunConfig, target: Target = OWN) -> tuple[RunConfig, Prepared
     """Return the same as `preflight`, and the data that it has opened."""
     refuse_only_planned(config)
     check_groups(config.model, config.train.optimizer)
+    config = divided(config)
     resolved = with_nodes(target, resolve(config, cuda=cuda_on(target, config)))
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})

@@ -12,6 +12,7 @@ from disagmoe.cli.doctor import doctor
 from disagmoe.cli.evaluate import evaluate
 from disagmoe.cli.inquiry import status, stop
 from disagmoe.cli.invariance import invariance
+from disagmoe.cli.plan import plan
 from disagmoe.cli.report import report
 from disagmoe.cli.simulate import simulate
 from disagmoe.cli.train import train
@@ -43,6 +44,7 @@ app.add_typer(schedule.app, name="schedule")
 app.command()(doctor)
 app.command()(evaluate)
 app.command()(invariance)
+app.command()(plan)
 app.command()(report)
 app.command()(simulate)
 app.command()(status)

@@ -9,6 +9,7 @@ import typer
 from disagmoe.config.load import load_run_config
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import ConfigError, ScheduleError
+from disagmoe.planner.auto import divided
 from disagmoe.schedule.drawing import save
 from disagmoe.simulator.chart import chart_of
 from disagmoe.simulator.report import as_json, as_text
@@ -34,8 +35,8 @@ def simulate(
 ) -> None:
     """Simulate a step: its time and lower bound, tokens/s, MFU, what every group does with its
     time, the critical path, and memory. Machines and network are those of section `hardware`."""
-    run = load_run_config(config, sets or ())
     try:
+        run = divided(load_run_config(config, sets or ()))
         result = simulate_config(run)
     except ScheduleError as error:
         raise ConfigError(str(error)) from None

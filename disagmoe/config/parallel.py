@@ -20,6 +20,9 @@ COLOCATED = frozenset({"ep_1f1b", "ep_overlap"})
 class ParallelConfig(Section):
     """Groups on the ring, workers per group, micro-batches and the schedule."""
 
+    layout: Literal["fixed", "auto"] = "fixed"
+    """`fixed`: as this section has it; `auto`: `disagmoe plan` divides as many workers, on the
+    machines of section `hardware`, and chooses `schedule`, `in_flight` and `micro_batch_size`."""
     groups: int = Field(default=1, ge=1)
     """Attention groups on the ring, and as many expert groups (p). Group g owns the layers
     g, g+p, g+2p, ...; at most `model.layers`."""

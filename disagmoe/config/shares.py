@@ -10,6 +10,9 @@ def apportion(total: int, weights: Sequence[float]) -> list[int]:
 
     Weights are numbers > 0 and there is at least one. 7 by equal weights of three are 3, 2, 2.
     """
+    if len(set(weights)) == 1:  # the usual case, without the arithmetic below
+        each, more = divmod(total, len(weights))
+        return [each + (at < more) for at in range(len(weights))]
     exact = [Fraction(weight) for weight in weights]  # floats would round ties apart
     whole = sum(exact)
     quotas = [total * weight / whole for weight in exact]

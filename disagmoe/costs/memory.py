@@ -1,6 +1,6 @@
 """What a worker keeps in memory at the fullest moment of a step."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from disagmoe.config.model import ModelConfig
 from disagmoe.costs import parameters
@@ -45,6 +45,13 @@ class MemoryUse:
 
 def memory_use(scenario: Scenario, worker: Worker, program: GroupProgram) -> MemoryUse:
     """Return what `worker` keeps while it runs `program`."""
+    sizes = SlotSizes(scenario, worker)
+    slots = peak_size(program.program.instructions, worker.group, program.spec, sizes)
+    return replace(without_slots(scenario, worker), slots=slots)
+
+
+def without_slots(scenario: Scenario, worker: Worker) -> MemoryUse:
+    """Return what `worker` keeps whatever its program is."""
     held = holdings(scenario, worker)
     machine = machine_of(scenario, worker.group)
     element, exact = machine.element_bytes, max(_FP32, machine.element_bytes)
@@ -57,7 +64,7 @@ def memory_use(scenario: Scenario, worker: Worker, program: GroupProgram) -> Mem
         weights=sum(one.parameters for one in held) * element,
         gradients=sum(one.parameters for one in held) * exact,
         optimizer=sum(one.shard for one in held) * exact * states,
-        slots=peak_size(program.program.instructions, worker.group, program.spec, sizes),
+        slots=0.0,
         workspace=workspace,
         head=max(0.0, _head(scenario, worker) - workspace),
         headroom=_headroom(scenario, worker, sizes),

@@ -1,6 +1,7 @@
 """What is to be costed: a model, divided over machines, in batches of a size."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from disagmoe.config.hardware import HardwareConfig
 from disagmoe.config.model import ModelConfig
@@ -14,7 +15,7 @@ from disagmoe.errors import ConfigError
 from disagmoe.schedule.layout import Layout
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Scenario:
     """One step of one run."""
 
@@ -31,17 +32,17 @@ class Scenario:
     overlaps: bool = True
     """Whether workers compute while they communicate."""
 
-    @property
+    @cached_property
     def sequences(self) -> tuple[int, ...]:
         """Sequences of a micro-batch on each attention worker."""
         return tuple(apportion(self.parallel.micro_batch_size, self.parallel.attention_weights))
 
-    @property
+    @cached_property
     def tokens(self) -> tuple[int, ...]:
         """Tokens of a micro-batch on each attention worker."""
         return tuple(count * self.sequence_length for count in self.sequences)
 
-    @property
+    @cached_property
     def expert_parts(self) -> tuple[int, ...]:
         """Experts of a layer on each expert worker."""
         return tuple(apportion(self.model.experts, self.parallel.expert_weights))

@@ -1,8 +1,11 @@
 """Seconds of every op, transfer and end of a step, by worker, and as costs of a schedule."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
+from typing import TypeVar
 
 from disagmoe.costs import ops
 from disagmoe.costs.holdings import holdings
@@ -85,18 +88,37 @@ class StepTimes:
 
     def op_costs(self) -> OpCosts:
         """Costs for the builders of schedules: means over the layers of the ring."""
-        slowest, layers = self.slowest, range(self.scenario.layout.layers)
-        training = {op for op in Op if op in self._layers[0].ops}
-        costs = {op.value: fmean(slowest.compute(op, layer) for layer in layers) for op in training}
+        slowest, layers = self.slowest, self._kinds
+        training = [op for op in Op if op in self._layers[0].ops]
+        costs = {
+            op.value: fmean([slowest.compute(op, one) for one in layers], weights=layers.values())
+            for op in training
+        }
         costs |= {op.value: slowest.compute(op, None) for op in self._edges}
         kinds = self._layers[0].transfers
         costs |= {
-            kind.value: fmean(slowest.link(kind, layer).time for layer in layers) for kind in kinds
+            kind.value: fmean(
+                [slowest.link(kind, one).time for one in layers], weights=layers.values()
+            )
+            for kind in kinds
         }
         return OpCosts.from_seconds(costs)
 
+    @cached_property
+    def _kinds(self) -> dict[int, int]:
+        """One layer of each kind, and how many there are."""
+        layout = self.scenario.layout
+        hosts = layout.groups if self.scenario.hardware.slow_worker else 1
+        keys = Counter((id(one), layer % hosts) for layer, one in enumerate(self._layers))
+        first: dict[tuple[int, int], int] = {}
+        for layer, one in enumerate(self._layers):
+            first.setdefault((id(one), layer % hosts), layer)
+        return {first[key]: count for key, count in keys.items()}
+
     def _factors(self, host: Group, workers: int) -> Sequence[float]:
         hardware = self.scenario.hardware
+        if not hardware.slow_worker:
+            return (1.0,) * workers
         names = (str(Worker(host, rank)) for rank in range(workers))
         return [hardware.slow_factor if name == hardware.slow_worker else 1.0 for name in names]
 
@@ -146,19 +168,19 @@ def _layer(scenario: Scenario, window: int, route: Routes) -> _Layer:
         for choices, held in zip(route.workers.choices, scenario.expert_parts, strict=True)
     ]
     on_attention, on_experts = scenario.attention, scenario.experts
-    inputs = tuple(ops.experts_inputs_s(on_experts, model, work) for work in experts)
-    weights = tuple(ops.experts_weights_s(on_experts, model, work) for work in experts)
+    inputs = _each(experts, lambda work: ops.experts_inputs_s(on_experts, model, work))
+    weights = _each(experts, lambda work: ops.experts_weights_s(on_experts, model, work))
     kinds = _ACTIVATIONS + (_RESIDUALS if scenario.layout.direct_residual else ())
     return _Layer(
         ops={
-            Op.ATTN_FWD: tuple(
-                ops.attention_forward_s(on_attention, model, work) for work in attention
+            Op.ATTN_FWD: _each(
+                attention, lambda work: ops.attention_forward_s(on_attention, model, work)
             ),
-            Op.ATTN_BWD: tuple(
-                ops.attention_backward_s(on_attention, model, work) for work in attention
+            Op.ATTN_BWD: _each(
+                attention, lambda work: ops.attention_backward_s(on_attention, model, work)
             ),
-            Op.EXPERTS_FWD: tuple(
-                ops.experts_forward_s(on_experts, model, work) for work in experts
+            Op.EXPERTS_FWD: _each(
+                experts, lambda work: ops.experts_forward_s(on_experts, model, work)
             ),
             Op.EXPERTS_DGRAD: inputs,
             Op.EXPERTS_WGRAD: weights,
@@ -168,28 +190,43 @@ def _layer(scenario: Scenario, window: int, route: Routes) -> _Layer:
     )
 
 
+_Work = TypeVar("_Work", AttentionWork, ExpertWork, int)
+
+
+def _each(works: Sequence[_Work], seconds: Callable[[_Work], float]) -> Seconds:
+    """Seconds of each worker's work; workers are mostly alike."""
+    known = {work: seconds(work) for work in set(works)}
+    return tuple(known[work] for work in works)
+
+
 def _edges(scenario: Scenario) -> dict[Op, Seconds]:
     """Both ends of the network; dense layers count as part of the embedding."""
     machine, model = scenario.attention, scenario.model
-    found: dict[Op, list[float]] = {
-        op: [] for op in (Op.EMBED, Op.EMBED_BWD, Op.HEAD, Op.HEAD_EVAL)
-    }
-    for tokens in scenario.tokens:
-        embed, embed_bwd = (
-            ops.embed_s(machine, model, tokens),
-            ops.embed_backward_s(machine, model, tokens),
+    layers = [
+        AttentionWork(tokens=1, length=scenario.sequence_length, window=model.window_of(layer))
+        for layer in range(model.dense_layers)
+    ]
+
+    def embed(tokens: int) -> float:
+        dense = (
+            ops.dense_forward_s(machine, model, replace(layer, tokens=tokens)) for layer in layers
         )
-        for layer in range(model.dense_layers):
-            work = AttentionWork(
-                tokens=tokens, length=scenario.sequence_length, window=model.window_of(layer)
-            )
-            embed += ops.dense_forward_s(machine, model, work)
-            embed_bwd += ops.dense_backward_s(machine, model, work)
-        found[Op.EMBED].append(embed)
-        found[Op.EMBED_BWD].append(embed_bwd)
-        found[Op.HEAD].append(ops.head_s(machine, model, tokens))
-        found[Op.HEAD_EVAL].append(ops.head_s(machine, model, tokens, training=False))
-    return {op: tuple(times) for op, times in found.items()}
+        return ops.embed_s(machine, model, tokens) + sum(dense)
+
+    def embed_backward(tokens: int) -> float:
+        dense = (
+            ops.dense_backward_s(machine, model, replace(layer, tokens=tokens)) for layer in layers
+        )
+        return ops.embed_backward_s(machine, model, tokens) + sum(dense)
+
+    return {
+        Op.EMBED: _each(scenario.tokens, embed),
+        Op.EMBED_BWD: _each(scenario.tokens, embed_backward),
+        Op.HEAD: _each(scenario.tokens, lambda tokens: ops.head_s(machine, model, tokens)),
+        Op.HEAD_EVAL: _each(
+            scenario.tokens, lambda tokens: ops.head_s(machine, model, tokens, training=False)
+        ),
+    }
 
 
 def _stretch(scenario: Scenario, layers: Sequence[_Layer]) -> dict[Side, float]:

@@ -59,11 +59,16 @@ def build_programs(
         raise ScheduleError(f"unknown schedule {schedule!r}; known: {', '.join(BUILDERS)}")
     costs = costs or OpCosts()
     timeline = builder(spec, costs, in_flight)
-    programs = tuple(_program(timeline, group, spec) for group in spec.layout.all_groups)
     bound = lower_bound(
         spec, costs, timeline.in_flight, exposed_exchanges=timeline.exposed_exchanges
     )
-    return Compiled(ProgramSet(spec, programs), timeline, bound)
+    return Compiled(programs_of(timeline, spec), timeline, bound)
+
+
+def programs_of(timeline: Timeline, spec: ProgramSpec) -> ProgramSet:
+    """Programs whose ops have the order of `timeline`, not proven."""
+    programs = tuple(_program(timeline, group, spec) for group in spec.layout.all_groups)
+    return ProgramSet(spec, programs)
 
 
 def _program(timeline: Timeline, group: Group, spec: ProgramSpec) -> Program:

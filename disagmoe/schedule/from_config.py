@@ -6,6 +6,7 @@ from disagmoe.config.parallel import COLOCATED, micro_batches
 from disagmoe.config.resolve import depth_in_flight, resolve
 from disagmoe.config.run import RunConfig
 from disagmoe.config.trained import refuse_only_planned
+from disagmoe.errors import ConfigError
 from disagmoe.schedule.compile import Compiled, build_programs, compile_programs
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.ir import ProgramSpec
@@ -46,8 +47,13 @@ def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
     the embedding.
 
     Raises:
-        ConfigError: `config` breaks a rule between settings.
+        ConfigError: `config` breaks a rule between settings, or is not divided yet.
     """
+    if config.parallel.layout == "auto":
+        raise ConfigError(
+            'parallel.layout = "auto" has no programs before it is divided; `disagmoe train` and '
+            "`simulate` do that, `disagmoe plan --out DIR` writes DIR/run.toml, which has them"
+        )
     loss = config.train.loss
     # in_flight and residual do not depend on the device, so it is taken to be what is asked for
     parallel = resolve(config, cuda=config.cluster.device == "cuda").parallel

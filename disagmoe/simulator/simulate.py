@@ -151,7 +151,9 @@ def worker_bound(engine: Engine) -> Bound:
 
 def end_of_step_s(times: StepTimes) -> float:
     """The longest end of a step: gradients' norm is that of all, so the update waits for all."""
-    ends = [times.end(worker) for worker in _of_one_ring(times.scenario)]
+    scenario = times.scenario
+    groups = scenario.layout.all_groups
+    ends = [times.end(worker) for group in groups for worker in _unlike(scenario, group)]
     return (
         max(end.reduce_s for end in ends)
         + max(end.update_s for end in ends)
@@ -194,11 +196,6 @@ def _unlike(scenario: Scenario, group: Group) -> list[Worker]:
         by_rank = [held[one.rank] for held in (tokens, parts) if len(held) == len(members)]
         kinds.setdefault(tuple(by_rank), one)
     return list(kinds.values())
-
-
-def _of_one_ring(scenario: Scenario) -> list[Worker]:
-    layout = scenario.layout
-    return [worker for group in layout.all_groups for worker in layout.members(group)]
 
 
 def _seconds(

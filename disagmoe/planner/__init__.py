@@ -1,0 +1,1 @@
+"""Finds how to divide a model over given machines: enumerates, prunes by memory, simulates."""

@@ -1,0 +1,124 @@
+"""A plan in words and as one JSON object: what was chosen, why, and what came next."""
+
+from dataclasses import asdict
+from typing import Any
+
+from disagmoe.config.parallel import COLOCATED
+from disagmoe.planner.search import Choice, Plan
+from disagmoe.simulator.report import memory_json, memory_lines
+from disagmoe.units import format_seconds
+
+_MS = 1e3
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """The choice, its bound and reason, and the runners-up."""
+    best = plan.best
+    return {
+        "choice": _choice_json(best),
+        "reason": reason(plan),
+        "bound": {
+            "name": best.result.bound.name,
+            "gap": best.result.gap,
+            "roofline_step_s": best.estimate.step_s,
+            "binding": best.estimate.roofs.binding,
+            "roofs_s": asdict(best.estimate.roofs),
+        },
+        "memory": [memory_json(one) for one in best.result.memory],
+        "runners_up": [_choice_json(one) for one in plan.choices[1:]],
+        "searched": {
+            "divisions": plan.divisions,
+            "estimates": plan.estimates,
+            "fitting": plan.fitting,
+            "simulated": len(plan.choices),
+        },
+    }
+
+
+def _choice_json(choice: Choice) -> dict[str, Any]:
+    division = choice.estimate.division
+    return {
+        **asdict(division),
+        "in_flight": choice.estimate.in_flight,
+        "micro_batches": choice.micro_batches,
+        "micro_batches_simulated": choice.simulated,
+        "step_s": choice.step_s,
+        "tokens_per_s": choice.tokens_per_s,
+        "gap": choice.result.gap,
+        **asdict(choice.result.shares),
+    }
+
+
+def as_text(plan: Plan) -> str:
+    """What a person reads."""
+    best = plan.best
+    roofs = best.estimate.roofs
+    return "\n".join(
+        (
+            reason(plan),
+            "",
+            "per layer and micro-batch, forward and backward: "
+            f"attention computes {_MS * roofs.attention:.2f} ms, experts "
+            f"{_MS * roofs.experts:.2f} ms; network cards of attention workers are busy for "
+            f"{_MS * roofs.attention_network:.2f} ms, of expert workers for "
+            f"{_MS * roofs.expert_network:.2f} ms",
+            f"searched {plan.divisions} divisions, {plan.estimates} with micro-batches in flight, "
+            f"of which {plan.fitting} fit; {len(plan.choices)} simulated:",
+            "",
+            *_table(plan),
+            "",
+            *memory_lines(best.result),
+        )
+    )
+
+
+def reason(plan: Plan) -> str:
+    """Why the choice was made."""
+    best = plan.best
+    roofs = best.estimate.roofs
+    text = (
+        f"{best.schedule}, {best.estimate.division.summary}, {best.estimate.in_flight} of "
+        f"{best.micro_batches} micro-batches in flight: {best.tokens_per_s:,.0f} tokens/s, step "
+        f"{format_seconds(best.step_s)}; the highest roof is {roofs.binding}, and its simulated "
+        f"time is {100 * (best.result.gap - 1):.1f} % above its bound "
+        f"({best.result.bound.name})"
+    )
+    return f"{text}. {_against_the_other_layout(plan)}"
+
+
+def _against_the_other_layout(plan: Plan) -> str:
+    best = plan.best
+    colocated = best.schedule in COLOCATED
+    others = [one for one in plan.choices if (one.schedule in COLOCATED) != colocated]
+    if plan.two_kinds:
+        return "Both sides have machines of their own, so colocated layouts were left out"
+    if not others:
+        missing = "split" if colocated else "colocated"
+        return f"No {missing} layout fits into memory"
+    other = others[0]
+    faster = other.step_s / best.step_s
+    if colocated:
+        return (
+            "Colocated expert parallelism is better here: the best split layout "
+            f"({other.estimate.division.summary}) takes {faster:.2f} times as long"
+        )
+    return (
+        "The split is better here: the best colocated layout "
+        f"({other.schedule}, {other.estimate.division.summary}) takes {faster:.2f} times as long"
+    )
+
+
+def _table(plan: Plan) -> list[str]:
+    lines = [
+        f"{'schedule':<11}{'workers':<42}{'size':>5}{'in flight':>10}{'cards A':>8}{'cards F':>8}"
+        f"{'step':>9}{'tokens/s':>12}{'gap':>8}"
+    ]
+    for one in plan.choices:
+        division = one.estimate.division
+        lines.append(
+            f"{one.schedule:<11}{division.summary:<42}{division.micro_batch_size:>5}"
+            f"{one.estimate.in_flight:>10}{division.attention_nics:>8.2f}"
+            f"{division.expert_nics:>8.2f}{format_seconds(one.step_s):>9}"
+            f"{one.tokens_per_s:>12,.0f}{100 * (one.result.gap - 1):>6.1f} %"
+        )
+    return lines

@@ -1,0 +1,116 @@
+"""The search against trying everything, its choices, and its refusals."""
+
+import json
+
+import pytest
+
+from disagmoe.config.rules import problems
+from disagmoe.config.run import RunConfig
+from disagmoe.config.tomlwrite import dump_toml
+from disagmoe.errors import ConfigError
+from disagmoe.planner.auto import divided
+from disagmoe.planner.candidates import divisions
+from disagmoe.planner.explain import as_json, as_text
+from disagmoe.planner.roofline import estimates
+from disagmoe.planner.search import attempt_at, search
+from disagmoe.schedule.from_config import programs_for
+from tests.unit.costs.public_models import MODELS
+from tests.unit.costs.scenarios import run
+
+FEW = MODELS["qwen3-30b-a3b"].model_copy(update={"layers": 4})
+
+
+def few(*sets, model=FEW, batch=32, **parallel):
+    sizes = {"attention_workers": 2, "expert_workers": 2, "micro_batch_size": 2} | parallel
+    return run(model, f"train.global_batch_size={batch}", *sets, **sizes)
+
+
+def test_divisions_are_all_there_are():
+    """4 workers: one ring of 1 group (M from 1 to 3), of 2 groups or 2 rings (1 and 1), in three
+    sizes of micro-batches; colocated as 4 x 1, 2 x 2 and 1 x 4 over rings and groups."""
+    found = divisions(few())
+    split = {(d.rings, d.groups, d.attention_workers) for d in found if d.schedule == "af_pipe"}
+    assert split == {(1, 1, 1), (1, 1, 2), (1, 1, 3), (1, 2, 1), (2, 1, 1)}
+    assert len([d for d in found if d.schedule == "af_pipe"]) == 5 * 3
+    colocated = {(d.rings, d.groups, d.expert_workers) for d in found if d.schedule == "ep_1f1b"}
+    assert colocated == {(1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1)}
+
+
+def test_idle_workers_may_lend_their_cards():
+    config = few(attention_workers=8, expert_workers=8, micro_batch_size=8)
+    lent = {
+        (d.attention_workers, d.expert_workers, round(d.attention_nics, 3), round(d.expert_nics, 3))
+        for d in divisions(config)
+        if d.schedule == "af_pipe" and (d.groups, d.rings) == (1, 1)
+    }
+    assert {(8, 8, 1.0, 1.0), (6, 8, 1.333, 1.0), (8, 6, 1.0, 1.333), (8, 4, 1.0, 2.0)} <= lent
+    assert (7, 8, 1.143, 1.0) not in lent
+
+
+def test_the_choice_is_the_best_of_all_that_fit():
+    config = few(batch=16)
+    every = [
+        attempt_at(config, one).simulate()
+        for division in divisions(config)
+        for one in estimates(config, division)
+    ]
+    best = min(choice.step_s for choice in every if choice.result.fits)
+    plan = search(config)
+    assert plan.best.step_s == pytest.approx(best, rel=0.02)
+    assert plan.estimates == len(every)
+    for choice in every:
+        # 128 experts over 3 workers are unequal parts
+        slack = 0.01 if choice.config.parallel.expert_workers == 3 else 1e-9
+        assert choice.step_s >= choice.estimate.step_s * (1 - slack)
+
+
+def test_a_choice_is_a_config_that_loads_and_compiles(tmp_path):
+    best = search(few(batch=16)).best.config
+    assert problems(best) == []
+    file = tmp_path / "run.toml"
+    file.write_text(dump_toml(best), encoding="utf-8")
+    paths = best.data.model_copy(update={"paths": RunConfig.load(file).data.paths})
+    assert RunConfig.load(file) == best.model_copy(update={"data": paths})
+    programs_for(best).compile()
+
+
+def test_a_slow_network_favours_the_split_or_says_so():
+    plan = search(few(batch=16))
+    found = json.loads(json.dumps(as_json(plan)))
+    assert found["choice"]["schedule"] == plan.best.schedule
+    assert "is better here" in found["reason"]
+    assert [one["step_s"] for one in found["runners_up"]] == sorted(
+        one["step_s"] for one in found["runners_up"]
+    )
+    assert plan.best.estimate.division.summary in as_text(plan)
+
+
+def test_two_kinds_of_machines_keep_their_sides():
+    plan = search(few("hardware.expert_machine=h20", batch=16))
+    assert plan.two_kinds
+    assert {choice.schedule for choice in plan.choices} == {"af_pipe"}
+    for choice in plan.choices:
+        parallel = choice.config.parallel
+        assert parallel.rings * parallel.groups * parallel.attention_workers == 2
+        assert parallel.rings * parallel.groups * parallel.expert_workers == 2
+    assert "machines of their own" in as_json(plan)["reason"]
+
+
+def test_a_model_that_cannot_fit_is_refused_with_figures():
+    with pytest.raises(ConfigError) as caught:
+        search(few(model=MODELS["deepseek-v3"], batch=8))
+    text = str(caught.value)
+    assert text.startswith("no division of 4 workers holds this model; the nearest, ")
+    assert "of weights, gradients and optimizer" in text
+    assert "use more workers (at least " in text
+
+
+def test_layout_auto_is_divided_and_fixed_is_left():
+    config = few(batch=16)
+    assert divided(config) is config
+    auto = few(batch=16, layout='"auto"')
+    with pytest.raises(ConfigError, match="has no programs before it is divided"):
+        programs_for(auto)
+    chosen = divided(auto)
+    assert chosen.parallel.layout == "fixed"
+    assert chosen == search(config).best.config
