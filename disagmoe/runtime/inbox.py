@@ -52,12 +52,14 @@ class Ports:
         name: str,
         sends: Mapping[str, torch.Tensor],
         recvs: Mapping[str, torch.Tensor],
+        label: str,
     ) -> Work:
         """Post on channel `name`; peers are named by their roles."""
         process_of = self.context.process_of
         return self.channels[name].post(
             {process_of[peer]: tensor for peer, tensor in sends.items()},
             {process_of[peer]: tensor for peer, tensor in recvs.items()},
+            label,
         )
 
     def post_payload(
@@ -67,7 +69,8 @@ class Ports:
         recvs: Mapping[str, torch.Tensor],
     ) -> Work:
         """Post the payload of `key`."""
-        return self.post(channel_name(key.channel, self.context.worker.ring), sends, recvs)
+        name = channel_name(key.channel, self.context.worker.ring)
+        return self.post(name, sends, recvs, moved(key))
 
     def post_counts(
         self, key: TransferKey, outgoing: Outgoing | None, headers: Mapping[str, torch.Tensor]
@@ -75,7 +78,8 @@ class Ports:
         """Announce `outgoing`, and receive the announcements of others into `headers`."""
         counts = {} if outgoing is None else outgoing.counts
         sends = {peer: header(key.layer, key.mb, *count) for peer, count in counts.items()}
-        return self.post(counts_name(key.channel, self.context.worker.ring), sends, headers)
+        name = counts_name(key.channel, self.context.worker.ring)
+        return self.post(name, sends, headers, moved(key))
 
 
 _POSTED = 2
