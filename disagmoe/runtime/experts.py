@@ -113,7 +113,11 @@ class ExpertSide:
         rows_RD = _join([part["rows_RD"] for part in parts])
         # a copy, so that nothing kept for the backward holds the messages
         gate_P = torch.cat([part["gate_P"] for part in parts])
-        fused = self._fused(layer, rows_RD, [part.get("home_R") for part in parts])
+        home = [part.get("home_R") for part in parts]
+        if incoming.reused and home[0] is not None and len(parts) == 1:
+            # a fused residual keeps them for the backward, and the message is written to again
+            rows_RD, home = rows_RD.clone(), [home[0].clone()]
+        fused = self._fused(layer, rows_RD, home)
         n_RD = rows_RD if fused is None else fused.n_RD
         out_RD, kept = experts_apply(self._params(layer), n_RD, row_P, expert_P, gate_P)
         if fused is not None:

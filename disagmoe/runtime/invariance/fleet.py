@@ -22,6 +22,7 @@ from disagmoe.runtime.update import TrainingState
 from disagmoe.schedule.from_config import compile_for
 from disagmoe.schedule.ir import GroupProgram
 from disagmoe.schedule.layout import Side, Worker
+from disagmoe.transport.base import Transport
 from disagmoe.transport.gloo import GlooTransport
 from disagmoe.transport.rendezvous import StoreServer, connect
 
@@ -64,8 +65,30 @@ def _by_step(seen: Mapping[Worker, list[Observation]]) -> list[Mapping[Worker, O
     return [dict(zip(seen, step, strict=True)) for step in zip(*seen.values(), strict=True)]
 
 
+class MakeTransport(Protocol):
+    """Makes the transport of one worker; a value that can go to another process."""
+
+    def __call__(
+        self, worker: str, store: tuple[str, int], epoch: int, timeout_s: float
+    ) -> Transport:
+        """The transport of `worker`, whose run's store is at `store`."""
+
+
+def over_gloo(worker: str, store: tuple[str, int], epoch: int, timeout_s: float) -> GlooTransport:
+    """Gloo on loopback."""
+    return GlooTransport(
+        worker,
+        connect(*store, timeout_s),
+        epoch=epoch,
+        host=_LOOPBACK,
+        timeout_s=timeout_s,
+        start_timeout_s=timeout_s,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Task:
+    make: MakeTransport
     config: RunConfig
     train: GroupProgram
     worker: Worker
@@ -78,7 +101,8 @@ class _Task:
 class ProcessFleet:
     """Workers as processes of one pool that is started once, because importing torch takes long."""
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes: int, make: MakeTransport = over_gloo) -> None:
+        self._make = make
         context = multiprocessing.get_context("spawn")
         self._server = StoreServer(_LOOPBACK)
         self._epoch = 0
@@ -103,7 +127,7 @@ class ProcessFleet:
         pipes = [pipe for _, pipe in self._members[: len(workers)]]
         for worker, pipe in zip(workers, pipes, strict=True):
             train = programs.part(worker.group)
-            pipe.send(_Task(config, train, worker, batches, states, store, self._epoch))
+            pipe.send(_Task(self._make, config, train, worker, batches, states, store, self._epoch))
         return _by_step(
             {worker: _answer(worker, pipe) for worker, pipe in zip(workers, pipes, strict=True)}
         )
@@ -145,14 +169,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _run_task(task: _Task) -> list[Observation]:
-    transport = GlooTransport(
-        str(task.worker),
-        connect(*task.store, _TIMEOUT_S),
-        epoch=task.epoch,
-        host=_LOOPBACK,
-        timeout_s=_TIMEOUT_S,
-        start_timeout_s=_TIMEOUT_S,
-    )
+    transport = task.make(str(task.worker), task.store, task.epoch, _TIMEOUT_S)
     sees_tokens = task.worker.group.side is not Side.EXPERT
     runtime = WorkerRuntime(
         Context(task.config, task.train.spec, task.worker, torch.device("cpu")),
