@@ -17,8 +17,10 @@ class ClusterConfig(Section):
     """`local` starts a private Ray on this machine, bound to loopback, and ends it with the run."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes CUDA where the machine has it."""
-    transport: Literal["auto", "gloo"] = "auto"
-    """Library that carries tensors: `gloo`, which copies those on CUDA through host memory."""
+    transport: Literal["auto", "gloo", "nccl"] = "auto"
+    """Library that carries tensors: `nccl` between CUDA devices, each of one worker alone; or
+    `gloo`, which copies those on CUDA through host memory. `auto` takes NCCL where each
+    worker has a CUDA device."""
     threads_per_worker: int = Field(default=0, ge=0)
     """Compute threads of each worker; 0 divides the machine's cores among the workers."""
     step_timeout_s: float = Field(default=600.0, gt=0)
