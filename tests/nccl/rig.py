@@ -11,6 +11,16 @@ from tests.nccl.standin import StandinDevice, StandinNccl, StandinStreams
 LOOPBACK = "127.0.0.1"
 
 
+class StandinTransport(NcclTransport):
+    """A transport that takes its device along when it goes."""
+
+    standin: StandinDevice
+
+    def close(self) -> None:
+        super().close()
+        self.standin.close()
+
+
 @dataclass(frozen=True)
 class Standin:
     """Makes transports; a value that can go to another process."""
@@ -32,7 +42,7 @@ class Standin:
             timeout_s=timeout_s,
             start_timeout_s=start_s,
         )
-        return NcclTransport(
+        transport = StandinTransport(
             worker,
             connect(*store, start_s),
             host,
@@ -42,3 +52,5 @@ class Standin:
             timeout_s=timeout_s,
             start_timeout_s=start_s,
         )
+        transport.standin = device
+        return transport

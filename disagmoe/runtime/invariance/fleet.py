@@ -1,6 +1,7 @@
 """All workers of one layout, as threads over inproc or as processes over gloo."""
 
 import multiprocessing
+import pickle
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -127,7 +128,8 @@ class ProcessFleet:
         pipes = [pipe for _, pipe in self._members[: len(workers)]]
         for worker, pipe in zip(workers, pipes, strict=True):
             train = programs.part(worker.group)
-            pipe.send(_Task(self._make, config, train, worker, batches, states, store, self._epoch))
+            task = _Task(self._make, config, train, worker, batches, states, store, self._epoch)
+            pipe.send_bytes(pickle.dumps(task))
         return _by_step(
             {worker: _answer(worker, pipe) for worker, pipe in zip(workers, pipes, strict=True)}
         )
@@ -145,7 +147,7 @@ def _answer(worker: Worker, pipe: Connection) -> list[Observation]:
     if not wait([pipe], 3 * _TIMEOUT_S):
         raise WorkerError(f"{worker} gives no answer within {3 * _TIMEOUT_S:g} s")
     try:
-        answer = pipe.recv()
+        answer = pickle.loads(pipe.recv_bytes())
     except EOFError:
         raise WorkerError(f"the process of {worker} has died") from None
     if isinstance(answer, Exception):
@@ -155,17 +157,18 @@ def _answer(worker: Worker, pipe: Connection) -> list[Observation]:
 
 
 def _serve(pipe: Connection) -> None:
-    """Run tasks until the pipe closes. Tensors go through the pipe by value."""
+    """Run tasks until the pipe closes. Tensors go through the pipe by value: by `pipe.send` each
+    would be shared memory, and an open file on both sides."""
     torch.set_num_threads(1)
     while True:
         try:
-            task = pipe.recv()
+            task = pickle.loads(pipe.recv_bytes())
         except EOFError:
             return
         try:
-            pipe.send(_run_task(task))
+            pipe.send_bytes(pickle.dumps(_run_task(task)))
         except Exception as error:  # noqa: BLE001 - raised again by the parent
-            pipe.send(WorkerError(f"{task.worker}: {error}"))
+            pipe.send_bytes(pickle.dumps(WorkerError(f"{task.worker}: {error}")))
 
 
 def _run_task(task: _Task) -> list[Observation]:
