@@ -108,9 +108,7 @@ class Book:
         return cls(read["worker"], entries)
 
 
-def disagreements(
-    mine: Book, unfinished: Sequence[Entry], others: Mapping[str, Book]
-) -> list[str]:
+def disagreements(mine: Book, unfinished: Sequence[Entry], others: Mapping[str, Book]) -> list[str]:
     """Say in what `mine` differs from the books of `others`, at this worker's `unfinished`
     launches; [] where all agree as far as they go."""
     found: list[str] = []
@@ -153,7 +151,9 @@ def _at_message(mine: Book, entry: Entry, message: Message, other: Book) -> list
 
 def _orders(mine: Book, other: Book) -> list[str]:
     """The first two transfers that both have launched, in different orders."""
-    theirs = {message.key: at for at, entry in enumerate(other.entries) for message in entry.messages}
+    theirs = {
+        message.key: at for at, entry in enumerate(other.entries) for message in entry.messages
+    }
     before: Entry | None = None
     before_at = -1
     for entry in mine.entries:

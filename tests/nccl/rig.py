@@ -30,7 +30,12 @@ class Standin:
     jitter_s: float = 0.0
 
     def __call__(
-        self, worker: str, store: tuple[str, int], epoch: int, timeout_s: float, start_s: float = 30.0
+        self,
+        worker: str,
+        store: tuple[str, int],
+        epoch: int,
+        timeout_s: float,
+        start_s: float = 30.0,
     ) -> NcclTransport:
         """The transport of `worker`."""
         device = StandinDevice(f"{worker} e{epoch}", self.address, self.jitter_s)

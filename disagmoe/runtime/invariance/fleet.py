@@ -2,7 +2,7 @@
 
 import multiprocessing
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -90,6 +90,7 @@ def over_gloo(worker: str, store: tuple[str, int], epoch: int, timeout_s: float)
 @dataclass(frozen=True, slots=True)
 class _Task:
     make: MakeTransport
+    device: str
     config: RunConfig
     train: GroupProgram
     worker: Worker
@@ -102,8 +103,12 @@ class _Task:
 class ProcessFleet:
     """Workers as processes of one pool that is started once, because importing torch takes long."""
 
-    def __init__(self, processes: int, make: MakeTransport = over_gloo) -> None:
+    def __init__(
+        self, processes: int, make: MakeTransport = over_gloo, devices: Sequence[str] = ("cpu",)
+    ) -> None:
+        """Workers compute on `devices`, in turns."""
         self._make = make
+        self._devices = devices
         context = multiprocessing.get_context("spawn")
         self._server = StoreServer(_LOOPBACK)
         self._epoch = 0
@@ -126,9 +131,12 @@ class ProcessFleet:
         self._epoch += 1
         store = (self._server.host, self._server.port)
         pipes = [pipe for _, pipe in self._members[: len(workers)]]
-        for worker, pipe in zip(workers, pipes, strict=True):
+        for rank, (worker, pipe) in enumerate(zip(workers, pipes, strict=True)):
+            device = self._devices[rank % len(self._devices)]
             train = programs.part(worker.group)
-            task = _Task(self._make, config, train, worker, batches, states, store, self._epoch)
+            task = _Task(
+                self._make, device, config, train, worker, batches, states, store, self._epoch
+            )
             pipe.send_bytes(pickle.dumps(task))
         return _by_step(
             {worker: _answer(worker, pipe) for worker, pipe in zip(workers, pipes, strict=True)}
@@ -172,10 +180,13 @@ def _serve(pipe: Connection) -> None:
 
 
 def _run_task(task: _Task) -> list[Observation]:
+    device = torch.device(task.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     transport = task.make(str(task.worker), task.store, task.epoch, _TIMEOUT_S)
     sees_tokens = task.worker.group.side is not Side.EXPERT
     runtime = WorkerRuntime(
-        Context(task.config, task.train.spec, task.worker, torch.device("cpu")),
+        Context(task.config, task.train.spec, task.worker, device),
         task.train,
         None,
         transport,

@@ -33,9 +33,9 @@ def observe(runtime: WorkerRuntime, states: Sequence[TrainingState | None]) -> l
         seen.append(
             Observation(
                 report,
-                recording.grads,
-                {name: value.clone() for name, value in values.items()},
-                dict(recording.choices),
+                {name: grad.cpu() for name, grad in recording.grads.items()},
+                {name: value.clone().cpu() for name, value in values.items()},
+                {place: chosen.cpu() for place, chosen in recording.choices.items()},
             )
         )
     return seen
