@@ -113,7 +113,7 @@ def main() -> int:
         os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
     try:
         version = load_nccl().version
-        seen = {
+        seen: dict[str, Any] = {
             "gpus": [torch.cuda.get_device_name(device) for device in devices],
             "torch": torch.__version__,
             "nccl": list(version),

@@ -96,7 +96,7 @@ class Interpreter:
         try:
             yield
             self._inbox.check()
-        except Exception as failed:
+        except Exception as failed:  # noqa: BLE001 - raised again with its place
             error = self._cause(failed)
             reason = (
                 f"{self._context.worker} failed at instruction {self.position} "

@@ -24,7 +24,7 @@ class ChannelSpec:
     sources: tuple[str, ...]
     targets: tuple[str, ...]
     on_host: bool = False
-    """Whether its tensors are in host memory whatever the workers compute on: counts, clocks, flags."""
+    """Whether its tensors are in host memory whatever workers compute on: counts, clocks, flags."""
 
     @property
     def members(self) -> tuple[str, ...]:

@@ -119,8 +119,8 @@ class NcclChannel:
         for peer, rank in came.items():
             if rank.item() != ranks[peer]:
                 raise TransportError(
-                    f"channel {self._spec.name}: {me} expected {peer} with rank {ranks[peer]} at the "
-                    f"other end and heard rank {rank.item()}"
+                    f"channel {self._spec.name}: {me} expected {peer} with rank {ranks[peer]} at "
+                    f"the other end and heard rank {rank.item()}"
                 )
         self._posts = 0
 
@@ -229,8 +229,8 @@ class NcclTransport(Watch):
 
         def join() -> _Link:
             if ranks[self._me] == 0:
-                store.set("id", self._nccl.unique_id())
-            unique_id = bytes(store.get("id"))
+                store.set("id", self._nccl.unique_id().hex())
+            unique_id = bytes.fromhex(bytes(store.get("id")).decode())
             made = self._nccl.communicator(len(ranks), unique_id, ranks[self._me])
             return _Link(made, self._streams.open(), ranks)
 
@@ -263,8 +263,8 @@ class NcclTransport(Watch):
         )
         if thread != self._poster:
             raise TransportError(
-                f"{entry.where(self._me)}: posted by thread {thread[1]}, but {self._poster[1]} is the "
-                "launch thread of this worker; NCCL needs one thread and one order"
+                f"{entry.where(self._me)}: posted by thread {thread[1]}, but {self._poster[1]} is "
+                "the launch thread of this worker; NCCL needs one thread and one order"
             )
         if self._closed:
             raise TransportError(f"{entry.where(self._me)}: the channel is closed")
@@ -340,7 +340,7 @@ class NcclTransport(Watch):
                 break
             time.sleep(0.05)
         return {
-            name: Book.decode(bytes(self._store.get(f"book/{name}")))
+            name: Book.decode(self._read(f"book/{name}"))
             for name in names
             if self._store.check([f"book/{name}"])
         }

@@ -1,8 +1,8 @@
 """What each worker has launched, so that two ends which disagree can be told where.
 
-NCCL itself compares nothing: transfers whose ends differ in size, type or order stand still or bring
-the wrong bytes. Each worker therefore keeps a book of its latest launches, and shows it to the
-others when something has failed.
+NCCL itself compares nothing: transfers whose ends differ in size, type or order stand still or
+bring the wrong bytes. Each worker therefore keeps a book of its latest launches, and shows it to
+the others when something has failed.
 """
 
 import json
@@ -87,13 +87,13 @@ class Book:
         self._numbers[edge] = number + 1
         return Message(*edge, number, size)
 
-    def encode(self) -> bytes:
+    def encode(self) -> str:
         """The book as JSON."""
         entries = [asdict(entry) for entry in list(self.entries)]  # the launch thread shows it
-        return json.dumps({"worker": self.worker, "entries": entries}).encode()
+        return json.dumps({"worker": self.worker, "entries": entries})
 
     @classmethod
-    def decode(cls, text: bytes) -> "Book":
+    def decode(cls, text: str) -> "Book":
         """Read what `encode` has written."""
         read = json.loads(text)
         entries = [

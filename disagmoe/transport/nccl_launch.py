@@ -32,7 +32,8 @@ _IDLE_S = 0.05
 _HEALTH_S = 0.1
 """Between looks at the communicators' errors."""
 _ABORT_S = 20.0
-"""Aborting may hang where a peer's kernel still spins (NVIDIA/nccl 549, 564): the process ends then."""
+"""Aborting may hang where a peer's kernel still spins (NVIDIA/nccl 549, 564): then the process
+ends."""
 EXIT_CODE = 70
 """Of a process that could not abort; EX_SOFTWARE of sysexits.h."""
 
@@ -119,8 +120,8 @@ class LaunchThread:
             self.check()
             if time.monotonic() > deadline:
                 raise TransportError(
-                    f"{flight.entry.where(self._worker)}: not launched within {self._timeout_s:g} s; "
-                    "the launch thread stands in a call of NCCL"
+                    f"{flight.entry.where(self._worker)}: not launched within {self._timeout_s:g} "
+                    "s; the launch thread stands in a call of NCCL"
                 )
         self.check()
         assert flight.done is not None

@@ -145,8 +145,8 @@ def check_versions(
         )
     if nccl[:2] < OLDEST_NCCL:
         raise TransportError(
-            f"NCCL {_dotted(nccl)} is too old; transport nccl needs {_dotted(OLDEST_NCCL)} or newer "
-            "(make install-gpu)"
+            f"NCCL {_dotted(nccl)} is too old; transport nccl needs {_dotted(OLDEST_NCCL)} or "
+            "newer (make install-gpu)"
         )
     if torch_nccl is not None and torch_nccl[:3] != nccl:
         raise TransportError(
@@ -160,7 +160,8 @@ def refuse_environment(blocking: str | None) -> None:
     """Raise TransportError for NCCL_COMM_BLOCKING=0, which cupy cannot handle."""
     if blocking == "0":
         raise TransportError(
-            "NCCL_COMM_BLOCKING=0 is set, and cupy fails on communicators that do not block; unset it"
+            "NCCL_COMM_BLOCKING=0 is set, and cupy fails on communicators that do not block; "
+            "unset it"
         )
 
 

@@ -15,7 +15,7 @@ def describe(tensor: torch.Tensor) -> str:
 
 
 def place(channel: str, worker: str, post: int, label: str) -> str:
-    """Return where an error happened, for example `channel A0>F0.act, worker A0.1, post 3 (L0 m1)`."""
+    """Return where an error happened: `channel A0>F0.act, worker A0.1, post 3 (L0 m1)`."""
     named = f" ({label})" if label else ""
     return f"channel {channel}, worker {worker}, post {post}{named}"
 

@@ -4,7 +4,6 @@ The compute stream is the calling thread's current stream: what it has been give
 transfer must wait for, and what it is given after `hold` waits for the transfer.
 """
 
-import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -64,11 +63,11 @@ class _CudaEvent:
         self.event.record(stream)
 
     def query(self) -> bool:
-        return self.event.query()
+        return bool(self.event.query())
 
     def since(self, earlier: Event) -> float:
         assert isinstance(earlier, _CudaEvent)
-        return earlier.event.elapsed_time(self.event) / 1000
+        return float(earlier.event.elapsed_time(self.event)) / 1000
 
 
 class _CudaStream:
@@ -95,8 +94,8 @@ class CudaStreams:
         """Raises TransportError where torch has no such device."""
         if not torch.cuda.is_available():
             raise TransportError(no_device(device))
-        index = torch.cuda.current_device() if device.index is None else device.index
-        self._device = torch.device("cuda", index)
+        # a device made without a number is the current one
+        self._device = torch.empty(0, device=device).device
 
     @property
     def device(self) -> torch.device:
@@ -126,16 +125,17 @@ def no_device(device: torch.device) -> str:
     """Why NCCL cannot serve `device` here."""
     return (
         f"NCCL moves tensors between CUDA devices, and torch {torch.__version__} sees none here "
-        f"(asked for {device}); use transport gloo, or a machine with a GPU and a CUDA build of torch"
+        f"(asked for {device}); use transport gloo, or a machine with a GPU and a CUDA build of "
+        "torch"
     )
 
 
 class BufferRing:
     """Buffers to receive into, each used again and again for messages of about its size.
 
-    A buffer from torch's allocator may have been read a moment ago by a kernel that is still queued,
-    so a receive into it would have to wait for all of compute. A buffer of the ring remembers the
-    point after its last reader, and waits for that alone.
+    A buffer from torch's allocator may be read by a kernel that is still queued, so a receive into
+    it would have to wait for all of compute. A buffer of the ring remembers the point after its
+    last reader, and waits for that alone.
     """
 
     def __init__(self, allocate: Callable[[int], torch.Tensor], now: Callable[[], Event]) -> None:
@@ -167,7 +167,7 @@ class BufferRing:
         return block[:nbytes]
 
     def after(self, buffer: torch.Tensor) -> Event | None:
-        """The point after which `buffer` may be written, or None for one that is not of the ring."""
+        """The point after which `buffer` may be written; None for one that is not of the ring."""
         held = self._used.get(buffer.data_ptr())
         return None if held is None else held[1]
 
@@ -181,5 +181,5 @@ def _rounded(nbytes: int) -> int:
     """The next of four sizes per power of two, so that messages of about one size share buffers."""
     if nbytes <= 512:
         return 512
-    step = 2 ** (math.ceil(math.log2(nbytes)) - 3)
+    step = 1 << (nbytes - 1).bit_length() - 3
     return -(-nbytes // step) * step

@@ -75,7 +75,7 @@ def run(chosen: list[Case]) -> tuple[Verdict, list[str]]:
 
 def _report(outcome: Outcome) -> None:
     state = "ok" if outcome.ok else f"OFF {outcome.worst} {outcome.unequal_bits[:3]}"
-    print(f"{outcome.case.name:<48} {outcome.rule.precision} {state}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"{outcome.case.name:<48} {outcome.rule.precision} {state}\n")
 
 
 def main() -> int:
@@ -90,7 +90,8 @@ def main() -> int:
     seen = verdict.as_json()
     ok = verdict.ok and not violations
     if arguments.json:
-        print(json.dumps({**seen, "ok": ok, "violations": violations, "library": LIBRARY}))
+        answer = {**seen, "ok": ok, "violations": violations, "library": LIBRARY}
+        sys.stdout.write(json.dumps(answer) + "\n")
     return 0 if ok else 1
 
 

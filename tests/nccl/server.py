@@ -1,10 +1,11 @@
-"""Where stand-in devices meet: matches sends with receives, and finds what NCCL would leave hanging.
+"""Where stand-in devices meet: matches sends with receives, and finds what would hang for ever.
 
 Every device is serial: it starts its operations in launch order and one after the other, which is
 the least that NCCL promises for several communicators on a device. A cycle of devices that wait for
 each other is then certain, and is reported at once.
 """
 
+import contextlib
 import itertools
 import os
 import threading
@@ -46,7 +47,8 @@ class Op:
             for part in self.parts
             if not part.done
         )
-        return f"{self.device} in operation {self.number} on communicator {self.comm.number} ({waiting})"
+        place = f"operation {self.number} on communicator {self.comm.number}"
+        return f"{self.device} in {place} ({waiting})"
 
 
 @dataclass(eq=False)
@@ -116,10 +118,8 @@ class StandinServer:
                 self._break(uid, comm, REMOTE_ERROR, f"{device} has ended", but=device)
 
     def _tell(self, device: str, *message: object) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the thread that serves it will notice
             self._links[device].send(message)
-        except OSError:
-            pass  # its own thread here will notice
 
     def _on_id(self, device: str) -> None:
         uid = next(self._ids).to_bytes(8, "little") + os.urandom(ID_BYTES - 8)
@@ -163,8 +163,8 @@ class StandinServer:
             self._violate(
                 uid,
                 comm,
-                f"{send.op.device} sends {send.count} of type {send.dtype}, {recv.op.device} receives "
-                f"{recv.count} of type {recv.dtype}",
+                f"{send.op.device} sends {send.count} of type {send.dtype}, {recv.op.device} "
+                f"receives {recv.count} of type {recv.dtype}",
             )
             return False
         recv.data, send.data = send.data, None

@@ -56,7 +56,8 @@ class StandinEvent:
         return self._passed.wait(timeout_s)
 
     def since(self, earlier: "StandinEvent") -> float:
-        assert self.query() and earlier.query(), "times of events that are not passed"
+        assert self.query(), "the time of an event that is not passed"
+        assert earlier.query(), "the time of an event that is not passed"
         return self.time_s - earlier.time_s
 
 

@@ -2,7 +2,7 @@
 operations that would stop the host on CUDA."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ OPERATIONS = {
 INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 
 
-class Sync(Exception):
+class SyncError(Exception):
     """The host would wait here."""
 
 
@@ -49,7 +49,7 @@ class NoMethods(TorchFunctionMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if getattr(function, "__name__", "") in METHODS and not allowed():
-            raise Sync(function.__name__)
+            raise SyncError(function.__name__)
         return function(*args, **(kwargs or {}))
 
 
@@ -62,12 +62,12 @@ class NoOperations(TorchDispatchMode):
             index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
         )
         if (name in OPERATIONS or masks) and not allowed():
-            raise Sync(name)
+            raise SyncError(name)
         return function(*args, **(kwargs or {}))
 
 
 @pytest.fixture
-def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+def strict(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Let ops of both sides run without syncs; count how often each op runs."""
     ran: dict[str, int] = {}
 
@@ -81,7 +81,7 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
 
     for side in (AttentionSide, ExpertSide):
         monkeypatch.setattr(side, "compute", watched(side.compute))
-    yield ran
+    return ran
 
 
 @pytest.mark.parametrize(
@@ -113,5 +113,5 @@ def test_no_op_stops_the_host(strict: dict[str, int], sets: list[str]) -> None:
     ],
 )
 def test_syncs_are_seen(sync: Callable[[torch.Tensor], object]) -> None:
-    with pytest.raises(Sync), NoMethods(), NoOperations():
+    with pytest.raises(SyncError), NoMethods(), NoOperations():
         sync(torch.arange(4))
