@@ -1,5 +1,6 @@
 """Who gets which programs, and the same programs as files for people."""
 
+import hashlib
 from pathlib import Path
 
 from disagmoe.actors.messages import RunPlan, WorkerAssignment
@@ -29,23 +30,34 @@ def assignments(
             worker=str(worker),
             train=train_of[worker.group],
             evaluation=eval_of.get(worker.group),
-            host=plan.hosts.get(str(worker), plan.host),
+            host=plan.places[str(worker)].host,
             store_host=plan.host,
             store_port=store_port,
             epoch=plan.epoch,
             threads=plan.threads_per_worker,
             log_file=str(Path(plan.run_dir) / "logs" / f"{worker}.log"),
+            markers=plan.markers,
+            checkpoints=plan.checkpoints,
+            resume=plan.resume,
         )
         for worker in train.programs.spec.layout.workers
     ]
 
 
-def write_programs(folder: Path, train: Compiled, evaluation: Compiled | None) -> None:
-    """Write `GROUP.sched` for each group into `folder`, those of an evaluation into its `eval`."""
-    for place, compiled in ((folder, train), (folder / "eval", evaluation)):
-        if compiled is None:
-            continue
-        place.mkdir(parents=True, exist_ok=True)
-        for program in compiled.programs.programs:
-            text = write_program(program, compiled.programs.spec)
-            (place / f"{program.group}.sched").write_text(text, encoding="utf-8")
+def write_programs(folder: Path, train: Compiled, evaluation: Compiled | None) -> str:
+    """Write `GROUP.sched` for each group into `folder`, those of an evaluation into its `eval`.
+
+    Returns the SHA-256 of the texts of training, one after the other.
+    """
+    if evaluation is not None:
+        _write(folder / "eval", evaluation)
+    return hashlib.sha256("".join(_write(folder, train)).encode()).hexdigest()
+
+
+def _write(folder: Path, compiled: Compiled) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = []
+    for program in compiled.programs.programs:
+        texts.append(write_program(program, compiled.programs.spec))
+        (folder / f"{program.group}.sched").write_text(texts[-1], encoding="utf-8")
+    return texts

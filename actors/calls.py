@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from disagmoe.actors.messages import Call
-from disagmoe.config.cluster import FIRST_STEP_FACTOR, ClusterConfig
+from disagmoe.config.cluster import FIRST_STEP_FACTOR
+from disagmoe.config.run import RunConfig
 from disagmoe.config.train import TrainConfig
 
 
@@ -24,22 +25,31 @@ def evaluates_after(step: int, train: TrainConfig) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Longest time of each call, counted from the end of the call before."""
+    """Longest time of each call, counted from the end of the call before, or of a save's step."""
 
     start_s: float
     step_s: float
+    checkpoint_s: float
+    first_step: int = 0
+    """Number of the first step of these workers."""
 
     @classmethod
-    def of(cls, cluster: ClusterConfig) -> "Deadlines":
-        """The deadlines that `cluster` asks for."""
-        return cls(cluster.start_timeout_s, cluster.step_timeout_s)
+    def of(cls, config: RunConfig, first_step: int = 0) -> "Deadlines":
+        """The deadlines that `config` asks for."""
+        cluster = config.cluster
+        return cls(
+            cluster.start_timeout_s, cluster.step_timeout_s, config.checkpoint.timeout_s, first_step
+        )
 
     def limit_s(self, call: Call) -> float:
         """Longest time of `call`."""
         match call.kind:
-            case "setup":
+            case "locate" | "setup":
                 return self.start_s
             case "step":
-                return self.step_s * (FIRST_STEP_FACTOR if call.step == 0 else 1.0)
+                is_first = call.step == self.first_step
+                return self.step_s * (FIRST_STEP_FACTOR if is_first else 1.0)
             case "eval" | "adopt":
                 return self.step_s
+            case "restore" | "saved":
+                return self.checkpoint_s

@@ -29,7 +29,7 @@ class Crew(Protocol):
         """Give each worker something else to set up or to adopt by the next such call."""
 
     def start(self, call: Call) -> None:
-        """Queue `call` on every worker, behind the calls queued before."""
+        """Queue `call` on every worker, behind the calls queued before; `saved` beside them."""
 
     def poll(self, timeout_s: float) -> list[Reply]:
         """Wait for replies; return those that are here, [] when none comes within `timeout_s`.

@@ -10,22 +10,18 @@ import ray
 
 from disagmoe.actors.assignments import assignments, write_programs
 from disagmoe.actors.drive import Drive
-from disagmoe.actors.events import (
-    EvalResult,
-    Event,
-    RunEnded,
-    RunStarted,
-    ScheduleTuned,
-    StepResult,
-    StepTraced,
-)
+from disagmoe.actors.eventlog import log_event
+from disagmoe.actors.events import Event, RunEnded
 from disagmoe.actors.failure import failure_of
 from disagmoe.actors.inquest import Inquest
+from disagmoe.actors.keeper import Keeper
 from disagmoe.actors.messages import RunPlan
 from disagmoe.actors.raycrew import RayCrew
 from disagmoe.actors.retune import retuned
+from disagmoe.actors.settle import place
 from disagmoe.actors.startup import log_to
 from disagmoe.schedule.from_config import compile_for
+from disagmoe.storage import Location
 from disagmoe.transport.rendezvous import StoreServer
 
 log = logging.getLogger(__name__)
@@ -45,10 +41,12 @@ class _DriverShell:
         try:
             store = StoreServer(plan.host)
             train, evaluation = compile_for(plan.config)
-            write_programs(Path(plan.run_dir) / "programs", train, evaluation)
-            self._crew = RayCrew(
-                assignments(plan, train, evaluation, store.port), plan.gpus_per_worker
-            )
+            programs = write_programs(Path(plan.run_dir) / "programs", train, evaluation)
+            keeper = Keeper(Location.parse(plan.checkpoints), plan.config, programs, plan.resume)
+            keeper.clear()
+            plan.markers.begin()
+            told = assignments(plan, train, evaluation, store.port)
+            self._crew = RayCrew(told, plan)
             if self._stop_requested:
                 self._crew.request_stop()
 
@@ -57,9 +55,16 @@ class _DriverShell:
                 place.write_text(text, encoding="utf-8")
                 return str(place)
 
-            retune = partial(retuned, plan, store_port=store.port)
-            for event in Drive(plan.config, self._crew, Inquest(save_stacks), retune).events():
-                _log(event)
+            drive = Drive(
+                plan.config,
+                self._crew,
+                Inquest(save_stacks),
+                partial(place, plan, told),
+                partial(retuned, plan, store_port=store.port),
+                keeper,
+            )
+            for event in drive.events():
+                log_event(event)
                 yield event
             store.close()
         except Exception as error:
@@ -76,24 +81,6 @@ class _DriverShell:
     @ray.method(concurrency_group="control")
     def ping(self) -> None:
         """Answer."""
-
-
-def _log(event: Event) -> None:
-    match event:
-        case RunStarted():
-            log.info("all workers are connected")
-        case StepResult():
-            log.info("step %d: loss %.6f, %.3f s", event.step, event.loss, event.step_s)
-        case EvalResult():
-            log.info("after step %d: held-out loss %.6f", event.step, event.loss)
-        case StepTraced():
-            log.info("traced the step on %d workers", len(event.traces))
-        case ScheduleTuned():
-            log.info("tuned: %s", event.config.parallel)
-        case RunEnded():
-            log.info("the run has ended: %s", event.status)
-            for failure in event.failures:
-                log.error("%s\n%s", failure.message, failure.details)
 
 
 _OPTIONS: dict[str, Any] = {

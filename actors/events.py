@@ -1,5 +1,6 @@
-"""What a run tells the script, in order: started, steps, traces and evaluations, one end."""
+"""What a run tells the script, in order: started, steps and what lies between them, one end."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,6 +8,32 @@ from disagmoe.actors.messages import Started, WorkerFailure
 from disagmoe.config.run import RunConfig
 from disagmoe.runtime.trace import WorkerTrace
 from disagmoe.schedule.accounting import Shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Where a worker is, and what it has there."""
+
+    worker: str
+    node: str
+    """Id of its node in Ray."""
+    host: str
+    pid: int
+    gpu: int | None
+    """Number of its GPU on the node; None on CPU."""
+    device: str
+    """Name of its GPU, or `cpu`."""
+    nics: tuple[str, ...]
+    """Network devices that are its own; () where the libraries choose."""
+    environment: Mapping[str, str]
+    """What NCCL and gloo are told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlaced:
+    """All workers are where they should be, and see the files of the run."""
+
+    seats: tuple[Seat, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +64,8 @@ class StepResult:
     """Why the update was left out, or empty."""
     stopped: bool
     """Whether the run ends here because it was asked to."""
+    saving: bool
+    """Whether the state after it is being saved."""
     step_s: float
     """Time since the end of the call before."""
     tokens_per_s: float
@@ -78,6 +107,8 @@ class ScheduleTuned:
     """Planned duration of a step, without the sums and the update at its end."""
     gap: float
     """Planned duration over its lower bound."""
+    programs_sha256: str
+    """Hash of the programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +123,37 @@ class EvalResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunResumed:
+    """All workers have the state of a checkpoint; the next step is number `step`."""
+
+    step: int
+    place: str
+    """The checkpoint."""
+    elapsed_s: float
+    """Time to load it."""
+    same_programs: bool
+    """Whether the workers run what those ran that saved it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved:
+    """A checkpoint is complete."""
+
+    step: int
+    """Steps done in it."""
+    place: str
+    """Its directory or URI."""
+    size_bytes: int
+    """Of all files together."""
+    elapsed_s: float
+    """From the end of its step until it was complete; training went on meanwhile."""
+    deleted: tuple[int, ...]
+    """Steps of older ones that were deleted."""
+    problem: str
+    """Why older ones could not be deleted, or empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """The last event. Failures are in order of cause."""
 
@@ -99,4 +161,14 @@ class RunEnded:
     failures: tuple[WorkerFailure, ...] = ()
 
 
-Event = RunStarted | StepResult | StepTraced | ScheduleTuned | EvalResult | RunEnded
+Event = (
+    RunPlaced
+    | RunStarted
+    | RunResumed
+    | StepResult
+    | StepTraced
+    | ScheduleTuned
+    | EvalResult
+    | CheckpointSaved
+    | RunEnded
+)

@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 
 from disagmoe.actors.messages import FailureKind, WorkerFailure
-from disagmoe.errors import DisagMoEError, TransportError
+from disagmoe.errors import DisagMoEError, PlacementError, TransportError
 
 
 def failure_of(worker: str, error: BaseException) -> WorkerFailure:
@@ -56,6 +56,16 @@ def died(worker: str, reason: str) -> WorkerFailure:
         kind=FailureKind.DIED,
         message=f"{worker} died: its process is gone ({exit_detail(reason)})",
         details=reason,
+        at_s=time.time(),
+    )
+
+
+def unfit(error: PlacementError) -> WorkerFailure:
+    """Describe workers that cannot run where they are; `error` names them, the first one first."""
+    return WorkerFailure(
+        worker=str(error).partition(" ")[0],
+        kind=FailureKind.UNFIT,
+        message=str(error),
         at_s=time.time(),
     )
 

@@ -1,6 +1,6 @@
 """One worker's process, seen from outside: set up, steps, and answers while a step runs.
 
-Knows nothing of Ray; `worker.py` is the actor around it.
+Needs no Ray; `worker.py` is the actor around it.
 """
 
 import logging
@@ -8,11 +8,15 @@ import time
 from collections.abc import Callable
 
 from disagmoe.actors.failure import failure_of
+from disagmoe.actors.locate import locate
 from disagmoe.actors.messages import (
     Adopted,
     Call,
+    Located,
     Outcome,
     Progress,
+    Restored,
+    Saved,
     Started,
     Stopped,
     WorkerAssignment,
@@ -22,6 +26,7 @@ from disagmoe.actors.stacks import all_stacks
 from disagmoe.actors.startup import build_runtime, started
 from disagmoe.runtime.report import StepReport
 from disagmoe.runtime.step import WorkerRuntime
+from disagmoe.storage import Location
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +34,24 @@ log = logging.getLogger(__name__)
 class WorkerHost:
     """Owns the runtime. After a failure or a stop it makes no further call."""
 
-    def __init__(self, build: Callable[[WorkerAssignment], WorkerRuntime] = build_runtime) -> None:
+    def __init__(
+        self,
+        build: Callable[[WorkerAssignment], WorkerRuntime] = build_runtime,
+        find: Callable[[WorkerAssignment], Located] = locate,
+    ) -> None:
         self._build = build
+        self._find = find
         self._connected: WorkerRuntime | None = None
         self._worker = "a worker without assignment"
         self._call = "idle"
         self._call_since_s = time.monotonic()
         self._stop_requested = False
         self._ended: Stopped | WorkerFailure | None = None
+
+    def locate(self, assignment: WorkerAssignment) -> Outcome:
+        """Say where this process is, and what it sees there."""
+        self._worker = assignment.worker
+        return self._guarded(Call("locate"), lambda: self._find(assignment))
 
     def setup(self, assignment: WorkerAssignment) -> Outcome:
         """Build the runtime and connect it to its peers, after leaving an earlier one."""
@@ -54,6 +69,27 @@ class WorkerHost:
             return started(assignment)
 
         return self._guarded(Call("setup"), start)
+
+    def restore(self, assignment: WorkerAssignment) -> Outcome:
+        """Take over the state of the checkpoint that `assignment` names."""
+        point = assignment.resume
+        assert point is not None
+
+        def load() -> Restored:
+            self._runtime.restore(Location.parse(point.place))
+            self._runtime.stopwatch.take()
+            return Restored(self._worker)
+
+        return self._guarded(Call("restore", point.step), load)
+
+    def saved(self, step: int) -> Outcome:
+        """Wait until the state after `step` steps is durable. For another thread than the one that
+        makes the other calls, and after a stop too."""
+        try:
+            return Saved(self._worker, self._runtime.saved(step))
+        except Exception as error:
+            log.exception("%s has not saved its state after %d steps", self._worker, step)
+            return failure_of(self._worker, error)
 
     def run_step(self, step: int) -> Outcome:
         """Do one step, unless the run has ended here before."""

@@ -1,7 +1,7 @@
 """What is asked of the workers once something is wrong, before they are killed."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from disagmoe.actors.crew import Crew
 from disagmoe.actors.failure import in_order_of_cause, is_collateral
@@ -12,6 +12,9 @@ COLLECT_CAUSE_S = 5.0
 COLLECT_OTHERS_S = 0.5
 ANSWER_S = 5.0
 """How long a living worker may take to answer a ping."""
+REPORT_DEATH_S = 10.0
+"""How long to wait for the report of a death once a worker has not answered: on a busy machine Ray
+takes longer than usual."""
 _WAITING = ("wait", "recv_counts", "reduce")
 """Instructions at which a worker waits for others."""
 
@@ -41,10 +44,21 @@ class Inquest:
                     failures.setdefault(reply.worker, reply.outcome)
         found = list(failures.values())
         if all(map(is_collateral, found)):
-            progress = crew.ping(ANSWER_S)
-            rest = [worker for worker in crew.workers if worker not in failures]
-            found += _silent(worker for worker in rest if worker not in progress)
+            answered = {*failures, *crew.ping(ANSWER_S)}
+            found += self._without_answer(crew, [w for w in crew.workers if w not in answered])
         return tuple(in_order_of_cause(found))
+
+    def _without_answer(self, crew: Crew, silent: Sequence[str]) -> list[WorkerFailure]:
+        """Return how each of `silent` has failed: dead, if that is reported in time."""
+        failures = {worker: _silent(worker) for worker in silent}
+        deadline = self._now() + REPORT_DEATH_S
+        unreported = set(silent)
+        while unreported and (left_s := deadline - self._now()) > 0:
+            for reply in crew.poll(left_s):
+                if reply.worker in unreported and isinstance(reply.outcome, WorkerFailure):
+                    failures[reply.worker] = reply.outcome
+                    unreported.remove(reply.worker)
+        return list(failures.values())
 
     def missed_deadline(
         self, crew: Crew, call: Call, late: Sequence[str], limit_s: float
@@ -61,7 +75,7 @@ class Inquest:
             key=lambda worker: progress[worker].instruction.startswith(_WAITING),
         )
         return (
-            *_silent(worker for worker in crew.workers if worker not in progress),
+            *(_silent(worker) for worker in crew.workers if worker not in progress),
             *(
                 WorkerFailure(
                     worker=worker,
@@ -75,17 +89,14 @@ class Inquest:
         )
 
 
-def _silent(workers: Iterable[str]) -> list[WorkerFailure]:
-    return [
-        WorkerFailure(
-            worker=worker,
-            kind=FailureKind.SILENT,
-            message=f"{worker} answers nothing, though its process is there; it may be suspended, "
-            "out of memory, or stuck in native code",
-            at_s=time.time(),
-        )
-        for worker in workers
-    ]
+def _silent(worker: str) -> WorkerFailure:
+    return WorkerFailure(
+        worker=worker,
+        kind=FailureKind.SILENT,
+        message=f"{worker} answers nothing, and its death is not reported; it may be suspended, "
+        "out of memory, or stuck in native code",
+        at_s=time.time(),
+    )
 
 
 def describe_failures(failures: Sequence[WorkerFailure]) -> str:

@@ -31,6 +31,7 @@ def merge_step(reports: Mapping[str, StepReport], elapsed_s: float) -> StepResul
         valid_targets=first.valid_targets,
         skipped=first.skipped,
         stopped=first.stopped,
+        saving=first.saving,
         step_s=elapsed_s,
         tokens_per_s=first.tokens / elapsed_s,
         compute_share=compute_share([seconds]),

@@ -6,11 +6,10 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
-from ray.util.scheduling_strategies import SchedulingStrategyT
 
 from disagmoe.actors.crew import Reply
 from disagmoe.actors.failure import died, failure_of
-from disagmoe.actors.messages import Call, Outcome, Progress, WorkerAssignment
+from disagmoe.actors.messages import Call, Outcome, Progress, RunPlan, WorkerAssignment
 from disagmoe.actors.worker import AttentionWorker, ColocatedWorker, ExpertWorker
 from disagmoe.schedule.layout import Side, Worker
 
@@ -21,15 +20,18 @@ class RayCrew:
     def __init__(
         self,
         assignments: Sequence[WorkerAssignment],
-        gpus_per_worker: float,
-        strategies: Mapping[str, SchedulingStrategyT] | None = None,
+        plan: RunPlan,
     ) -> None:
-        """Create one actor per assignment, each with its share of a GPU, where `strategies` says by
-        its name, or where Ray likes."""
+        """Create one actor per assignment, where `plan` says, with its share of CPUs and GPU."""
         self._assignments = {item.worker: item for item in assignments}
         self._actors = {
             name: _actor_class(name)
-            .options(num_gpus=gpus_per_worker, scheduling_strategy=(strategies or {}).get(name))
+            .options(
+                name=f"{plan.ray_name}/e{plan.epoch}/{name}",
+                num_cpus=plan.cpus_per_worker,
+                num_gpus=plan.gpus_per_worker,
+                scheduling_strategy=plan.places[name].strategy,
+            )
             .remote()
             for name in self._assignments
         }
@@ -56,6 +58,8 @@ class RayCrew:
     def _submit(self, call: Call, name: str) -> Any:
         actor = self._actors[name]
         match call.kind:
+            case "locate":
+                return actor.locate.remote(self._assignments[name])
             case "setup":
                 return actor.setup.remote(self._assignments[name])
             case "step":
@@ -64,6 +68,10 @@ class RayCrew:
                 return actor.evaluate.remote(call.step)
             case "adopt":
                 return actor.adopt.remote(self._assignments[name], call.step)
+            case "restore":
+                return actor.restore.remote(self._assignments[name])
+            case "saved":
+                return actor.saved.remote(call.step)
 
     def poll(self, timeout_s: float) -> list[Reply]:
         """See Crew."""

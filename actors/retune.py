@@ -19,12 +19,13 @@ def retuned(
     return them as assignments."""
     tuned = tune(plan.config, steps)
     train, evaluation = compile_for(tuned.config)
-    write_programs(Path(plan.run_dir) / "programs", train, evaluation)
+    programs = write_programs(Path(plan.run_dir) / "programs", train, evaluation)
     event = ScheduleTuned(
         config=tuned.config,
         seconds=tuned.seconds,
         expert_shares=tuned.expert_shares,
         planned_s=train.timeline.makespan,
         gap=train.gap,
+        programs_sha256=programs,
     )
     return event, assignments(replace(plan, config=tuned.config), train, evaluation, store_port)

@@ -3,17 +3,19 @@
 import faulthandler
 import logging
 import os
-import platform
 
 import torch
 
-from disagmoe import __version__
+from disagmoe.actors.locate import versions
 from disagmoe.actors.messages import Started, WorkerAssignment
+from disagmoe.actors.nics import GLOO_INTERFACE
 from disagmoe.config.run import RunConfig
+from disagmoe.data.position import Origin
 from disagmoe.data.source import PreparedSource
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.step import WorkerRuntime
 from disagmoe.schedule.layout import Side, Worker
+from disagmoe.storage import Location
 from disagmoe.transport.base import Transport
 from disagmoe.transport.gloo import GlooTransport
 from disagmoe.transport.nccl import NcclTransport
@@ -34,12 +36,14 @@ def log_to(path: str) -> None:
     faulthandler.enable(file)
 
 
-def open_data(config: RunConfig) -> PreparedSource:
-    """Open the data of `config`.
+def open_data(config: RunConfig, origin: Origin | None = None) -> PreparedSource:
+    """Open the data of `config`, which begins at `origin`, or at its beginning.
 
     Raises DataError and ConfigError as PreparedSource.open does.
     """
-    return PreparedSource.open(config.data, config.train, vocab_size=config.model.vocab_size)
+    return PreparedSource.open(
+        config.data, config.train, vocab_size=config.model.vocab_size, origin=origin or Origin()
+    )
 
 
 def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
@@ -48,16 +52,20 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
     Raises TransportError when the run's store does not answer, DataError when data cannot be read.
     """
     log_to(assignment.log_file)
+    os.environ.update(assignment.environment)
     torch.set_num_threads(assignment.threads)
     train = assignment.train.open()
     config, cluster = assignment.config, assignment.config.cluster
     worker = Worker.parse(assignment.worker)
     device = torch.device(cluster.device)
+    origin = assignment.resume.origin if assignment.resume is not None else None
     gloo = GlooTransport(
         assignment.worker,
         connect(assignment.store_host, assignment.store_port, cluster.start_timeout_s),
         epoch=assignment.epoch,
         host=assignment.host,
+        # gloo itself takes several, and uses the others for tags that are never sent here
+        interface=assignment.environment.get(GLOO_INTERFACE, "").partition(",")[0] or None,
         timeout_s=cluster.transfer_timeout_s,
         start_timeout_s=cluster.start_timeout_s,
     )
@@ -66,7 +74,8 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
         train,
         None if assignment.evaluation is None else assignment.evaluation.open(),
         _transport(assignment, gloo, device),
-        None if worker.group.side is Side.EXPERT else open_data(config),
+        None if worker.group.side is Side.EXPERT else open_data(config, origin),
+        Location.parse(assignment.checkpoints) if assignment.checkpoints else None,
     )
 
 
@@ -97,9 +106,5 @@ def started(assignment: WorkerAssignment) -> Started:
         worker=assignment.worker,
         host=assignment.host,
         pid=os.getpid(),
-        versions={
-            "disagmoe": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
+        versions=versions(),
     )

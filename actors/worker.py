@@ -1,7 +1,8 @@
 """The actors that hold workers: shells around WorkerHost.
 
 The default group has one thread, which makes all calls of a run in the order in which they came;
-devices and channels belong to it. The control group answers while a step runs.
+devices and channels belong to it. The control group answers while a step runs, and the saving group
+once a checkpoint is written.
 """
 
 from typing import Any
@@ -16,9 +17,17 @@ class _WorkerShell:
     def __init__(self) -> None:
         self._host = WorkerHost()
 
+    def locate(self, assignment: WorkerAssignment) -> Outcome:
+        """See WorkerHost.locate."""
+        return self._host.locate(assignment)
+
     def setup(self, assignment: WorkerAssignment) -> Outcome:
         """See WorkerHost.setup."""
         return self._host.setup(assignment)
+
+    def restore(self, assignment: WorkerAssignment) -> Outcome:
+        """See WorkerHost.restore."""
+        return self._host.restore(assignment)
 
     def run_step(self, step: int) -> Outcome:
         """See WorkerHost.run_step."""
@@ -31,6 +40,11 @@ class _WorkerShell:
     def adopt(self, assignment: WorkerAssignment, after_step: int) -> Outcome:
         """See WorkerHost.adopt."""
         return self._host.adopt(assignment, after_step)
+
+    @ray.method(concurrency_group="saving")
+    def saved(self, step: int) -> Outcome:
+        """See WorkerHost.saved."""
+        return self._host.saved(step)
 
     @ray.method(concurrency_group="control")
     def ping(self) -> Progress:
@@ -70,7 +84,7 @@ _OPTIONS: dict[str, Any] = {
     "num_cpus": 1,
     "max_restarts": 0,
     "max_task_retries": 0,
-    "concurrency_groups": {"control": 1},
+    "concurrency_groups": {"control": 1, "saving": 1},
 }
 AttentionWorker: Any = ray.remote(**_OPTIONS)(AttentionWorkerShell)
 ExpertWorker: Any = ray.remote(**_OPTIONS)(ExpertWorkerShell)

@@ -1,13 +1,12 @@
-"""Workers on nodes: one placement group, one bundle per node, each side on nodes of its own."""
+"""Nodes for a run: one placement group, one bundle per node, gone with the block or the script."""
 
+import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
-import ray
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import RayError
 from ray.util.placement_group import (
     PlacementGroup,
     placement_group,
@@ -16,133 +15,176 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from disagmoe.errors import PlacementError
-from disagmoe.schedule.layout import Side, Worker
+from disagmoe.actors.messages import Place
+from disagmoe.cluster.bundles import Bundle
+from disagmoe.cluster.explain import busy, infeasible, timed_out
+from disagmoe.cluster.matching import all_placed, in_total, now_free
+from disagmoe.cluster.nodes import Node, read_holders, read_nodes
+from disagmoe.cluster.signals import deferred
+from disagmoe.errors import (
+    PlacementBusy,
+    PlacementError,
+    PlacementInfeasible,
+    PlacementTimeout,
+)
 
-NODE_RESOURCES = {
-    Side.ATTENTION: "attention_node",
-    Side.EXPERT: "expert_node",
-    Side.COLOCATED: "colocated_node",
-}
-"""Custom resource that a node offers for each side whose workers it takes."""
+log = logging.getLogger(__name__)
 
+Say = Callable[[str], None]
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """What is asked of one node."""
-
-    side: Side
-    workers: tuple[str, ...]
-    gpus: float
-
-    @property
-    def resources(self) -> dict[str, float]:
-        """As Ray takes them."""
-        needs = {NODE_RESOURCES[self.side]: 1.0, "CPU": float(len(self.workers))}
-        return needs | ({"GPU": self.gpus} if self.gpus else {})
-
-    def __str__(self) -> str:
-        needs = ", ".join(f"{name} {count:g}" for name, count in self.resources.items())
-        return f"{' '.join(self.workers)}: {needs}"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a worker goes."""
-
-    host: str
-    """Address of its node."""
-    strategy: PlacementGroupSchedulingStrategy
-
-
-def bundles(
-    workers: Iterable[Worker], workers_per_node: int, gpus_per_worker: float
-) -> tuple[Bundle, ...]:
-    """Divide `workers` among nodes in their order, each side on nodes of its own."""
-    sides: dict[Side, list[str]] = {}
-    for worker in workers:
-        sides.setdefault(worker.group.side, []).append(str(worker))
-    return tuple(
-        Bundle(side, tuple(part), gpus_per_worker * len(part))
-        for side, names in sides.items()
-        for part in (
-            names[start : start + workers_per_node]
-            for start in range(0, len(names), workers_per_node)
-        )
-    )
+_POLL_S = 0.25
+"""See session.py: a longer wait would meet Ray's own look for signals."""
+_LOOK_EVERY_S = 1.0
+_STALE_S = 3.0
+"""For so long after resources were given back Ray may still count them as used."""
+_GIVE_S = 30.0
+"""Longest time that Ray may take to give nodes that are free."""
 
 
 @contextmanager
-def placed(asked: Sequence[Bundle], timeout_s: float) -> Iterator[dict[str, Place]]:
+def placed(
+    asked: Sequence[Bundle],
+    name: str,
+    *,
+    wait_s: float = 0.0,
+    say: Say = log.info,
+    nearest: Callable[[Sequence[Node]], Sequence[str]] = lambda _: (),
+) -> Iterator[dict[str, Place]]:
     """Reserve a node for each of `asked`, and return the place of each worker by name; the nodes
-    are free again after the block.
+    are free again after the block, or once this process is dead.
+
+    Waits for nodes that others use for `wait_s`, and says so. `nearest` names settings that fit the
+    given nodes better.
 
     Raises:
-        PlacementError: this cluster has no such nodes, or none free within `timeout_s`.
+        PlacementInfeasible: no set of this cluster's nodes would do.
+        PlacementBusy: nodes that would do were in use all the time.
+        PlacementTimeout: Ray has not given nodes that seem to be free.
     """
-    group = placement_group([bundle.resources for bundle in asked], strategy="STRICT_SPREAD")
+    _check_feasible(asked, read_nodes(), nearest)
+    group = placement_group(
+        [bundle.resources for bundle in asked],
+        strategy="STRICT_SPREAD",
+        name=name,
+        bundle_label_selector=[bundle.labels for bundle in asked],
+    )
     try:
-        try:
-            ray.get(group.ready(), timeout=timeout_s)
-        except GetTimeoutError:
-            raise PlacementError(explain(asked, _nodes(), timeout_s)) from None
-        yield _places(group, asked)
+        _wait(group, asked, wait_s, say, nearest)
+        yield _places(group, asked, read_nodes())
     finally:
-        remove_placement_group(group)
+        with deferred():
+            _remove(group)
 
 
-def explain(asked: Sequence[Bundle], nodes: Sequence[Mapping[str, Any]], waited_s: float) -> str:
-    """Say what was asked and what each node has, for Ray cannot say why it waits."""
-    wanted = "\n".join(f"  {bundle}" for bundle in asked)
-    had = "\n".join(
-        f"  {node['NodeManagerAddress']}: "
-        + ", ".join(f"{name} {count:g}" for name, count in _shown(node["Resources"]))
-        for node in nodes
-    )
-    return (
-        f"this cluster has not given {len(asked)} nodes within {waited_s:g} s. Asked, one node "
-        f"each:\n{wanted}\nNodes have, in use or not:\n{had}\n"
-        "start nodes with `ray start --resources '{\"attention_node\": 1}'` (or expert_node, "
-        "colocated_node), or end what else runs there"
-    )
+def _check_feasible(
+    asked: Sequence[Bundle],
+    nodes: Sequence[Node],
+    nearest: Callable[[Sequence[Node]], Sequence[str]],
+) -> None:
+    if not all_placed(asked, nodes, in_total):
+        raise PlacementInfeasible(infeasible(asked, nodes, nearest(nodes)))
 
 
-def _shown(resources: Mapping[str, float]) -> list[tuple[str, float]]:
-    ours = {"CPU", "GPU", *NODE_RESOURCES.values()}
-    return sorted((name, count) for name, count in resources.items() if name in ours)
+def _wait(
+    group: PlacementGroup,
+    asked: Sequence[Bundle],
+    wait_s: float,
+    say: Say,
+    nearest: Callable[[Sequence[Node]], Sequence[str]],
+) -> None:
+    began_s = looked_s = time.monotonic()
+    said = ""
+    while not group.wait(_POLL_S):
+        now_s = time.monotonic()
+        if now_s < looked_s + _LOOK_EVERY_S:
+            continue
+        looked_s, waited_s = now_s, now_s - began_s
+        nodes = read_nodes()
+        _check_feasible(asked, nodes, nearest)  # a node may have gone
+        if not all_placed(asked, nodes, now_free) and waited_s >= _STALE_S:
+            text = busy(asked, nodes, read_holders())
+            if waited_s >= wait_s:
+                raise PlacementBusy(f"{text}\n{_advice(wait_s)}")
+            if text != said:
+                say(f"{text}\nwaiting for them for at most {wait_s:.0f} s (cluster.wait_s)")
+                said = text
+        if waited_s >= wait_s + _GIVE_S:
+            raise PlacementTimeout(timed_out(asked, waited_s))
 
 
-def _nodes() -> list[Mapping[str, Any]]:
-    return [node for node in ray.nodes() if node["Alive"]]
+def _advice(waited_s: float) -> str:
+    if waited_s:
+        return f"waited for {waited_s:g} s (cluster.wait_s); end what holds them, or wait longer"
+    return "end what holds them, or wait for them: --set cluster.wait_s=3600"
 
 
-def _places(group: PlacementGroup, asked: Sequence[Bundle]) -> dict[str, Place]:
-    address = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+def _places(
+    group: PlacementGroup, asked: Sequence[Bundle], nodes: Sequence[Node]
+) -> dict[str, Place]:
     node_of = placement_group_table(group)["bundles_to_node_id"]
-    hosts = [address[node_of[index]] for index in range(len(asked))]
+    given = [node_of[index] for index in range(len(asked))]
+    check_disjoint(asked, given, nodes)
+    by_id = {node.id: node for node in nodes}
+    mine = [by_id[node] for node in given]
     return {
         worker: Place(
-            hosts[index],
-            PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
+            node=node.id,
+            host=node.host,
+            cpus=int(node.total.get("CPU", 0)) // len(bundle.workers),
+            all_gpus=int(bundle.gpus) == node.gpus,
+            strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
         )
-        for bundle, index in zip(asked, by_address(asked, hosts), strict=True)
+        for bundle, index in zip(asked, by_address(asked, mine), strict=True)
+        for node in (mine[index],)
         for worker in bundle.workers
     }
 
 
-def by_address(asked: Sequence[Bundle], hosts: Sequence[str]) -> list[int]:
-    """Return for each of `asked` the bundle that it takes: bundles that ask for the same are
-    exchanged so that workers follow their hosts' addresses, whichever way Ray has placed them."""
-    alike: dict[tuple[Side, float, int], list[int]] = {}
+def check_disjoint(asked: Sequence[Bundle], given: Sequence[str], nodes: Sequence[Node]) -> None:
+    """Raise PlacementError unless each of `asked` was given a node of its own that fits it, by id.
+
+    Ray promises that; a run whose sides share a node would be slow without a word.
+    """
+    by_id = {node.id: node for node in nodes}
+    lost = [node for node in given if node not in by_id]
+    if lost:
+        raise PlacementError(f"nodes have gone while the run was placed: {', '.join(lost)}")
+    for index, (bundle, node) in enumerate(zip(asked, given, strict=True)):
+        if not bundle.fits(by_id[node], by_id[node].total):
+            raise PlacementError(f"Ray has put {bundle} on {by_id[node]}, which does not have that")
+        if node in given[:index]:
+            other = asked[given.index(node)]
+            raise PlacementError(
+                f"Ray has put {' '.join(other.workers)} and {' '.join(bundle.workers)} on the same "
+                f"node, {by_id[node]}"
+            )
+
+
+def _remove(group: PlacementGroup) -> None:
+    try:
+        remove_placement_group(group)
+    except RayError:  # the cluster has gone, and the group with it
+        log.warning("the placement group could not be removed", exc_info=True)
+
+
+def by_address(asked: Sequence[Bundle], given: Sequence[Node]) -> list[int]:
+    """Return for each of `asked` the bundle, by index, that its workers take, when bundle i is on
+    node `given[i]`.
+
+    Bundles that ask for the same are exchanged so that workers follow their hosts' addresses,
+    whichever way Ray has placed them: a run that starts again finds its ranks where they were.
+    """
+    alike: dict[tuple[str, int], list[int]] = {}
     for index, bundle in enumerate(asked):
-        alike.setdefault((bundle.side, bundle.gpus, len(bundle.workers)), []).append(index)
+        alike.setdefault((str(bundle), len(bundle.workers)), []).append(index)
     taken = list(range(len(asked)))
     for indices in alike.values():
-        ordered = sorted(indices, key=lambda index: (_numbers(hosts[index]), hosts[index]))
+        ordered = sorted(indices, key=lambda index: _order(given[index]))
         for place, index in zip(indices, ordered, strict=True):
             taken[place] = index
     return taken
 
 
-def _numbers(address: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", address)]
+def _order(node: Node) -> tuple[list[int], str, str]:
+    """Address by number, so that 10.0.0.9 comes before 10.0.0.10."""
+    return [int(part) for part in re.findall(r"\d+", node.host)], node.host, node.id

@@ -1,21 +1,22 @@
 """A run under way as the script sees it: a stream of events, and a way to stop it."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray
-import torch
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from disagmoe.actors.driver import Driver
 from disagmoe.actors.events import Event, RunEnded
 from disagmoe.actors.failure import exit_detail
-from disagmoe.actors.messages import RunPlan
-from disagmoe.cluster.local import local_ray
-from disagmoe.cluster.shares import cores, gpus_per_worker, threads_per_worker, worker_count
+from disagmoe.actors.markers import Markers
+from disagmoe.actors.messages import ResumePoint, RunPlan
+from disagmoe.cluster.ground import ground
+from disagmoe.cluster.join import Target
+from disagmoe.cluster.signals import deferred
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import WorkerError
 
@@ -76,31 +77,53 @@ class Session:
         return time.monotonic()
 
     def request_stop(self) -> None:
-        """Ask for an end after the step under way; `events` tells when it has come."""
+        """Ask for an end after the step under way and a save, if the config asks for one; `events`
+        tells when it has come."""
         self._driver.request_stop.remote()
 
 
 @contextmanager
-def local_session(config: RunConfig, run_dir: str) -> Iterator[Session]:
-    """Start a private Ray and a run of the resolved `config` on it; end both.
+def run_session(
+    config: RunConfig,
+    run_dir: str,
+    target: Target,
+    run_id: str,
+    say: Callable[[str], None],
+    *,
+    checkpoints: str,
+    resume: ResumePoint | None,
+) -> Iterator[Session]:
+    """Start a run of the resolved `config` on `target`, which this process has joined if it is not
+    the run's own; end both the run and what it has started. `say` tells whom it waits for.
+
+    It saves to `checkpoints`, and begins at `resume` or at its first step.
 
     Raises:
-        ConfigError, PlacementError: see `local_ray`.
+        ConfigError, PlacementError: see `ground`.
     """
-    threads = threads_per_worker(config, cores())
-    with local_ray(worker_count(config), threads) as host:
+    with ground(config, target, run_id, say) as given:
+        plan = RunPlan(
+            config=config,
+            run_dir=run_dir,
+            run_id=run_id,
+            host=given.host,
+            places=given.places,
+            markers=Markers(run_dir),
+            threads_per_worker=given.threads_per_worker,
+            cpus_per_worker=given.cpus_per_worker,
+            gpus_per_worker=given.gpus_per_worker,
+            checkpoints=checkpoints,
+            resume=resume,
+        )
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         # newer Ray shows all GPUs to an actor that asks for none
         hidden = {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}
         options = {"runtime_env": hidden} if config.cluster.device == "cuda" else {}
-        driver = Driver.options(scheduling_strategy=here, **options).remote()
-        yield Session(
-            driver,
-            RunPlan(
-                config=config,
-                run_dir=run_dir,
-                host=host,
-                threads_per_worker=threads,
-                gpus_per_worker=gpus_per_worker(config, torch.cuda.device_count()),
-            ),
-        )
+        driver = Driver.options(
+            name=f"{plan.ray_name}/driver", scheduling_strategy=here, **options
+        ).remote()
+        try:
+            yield Session(driver, plan)
+        finally:
+            with deferred(), suppress(RayError):
+                ray.kill(driver)  # and with it the workers, which it owns

@@ -20,6 +20,10 @@ class ConfigError(DisagMoEError):
         super().__init__(text)
 
 
+class StorageError(DisagMoEError):
+    """A path or URI that cannot be opened, read or written."""
+
+
 class DataError(DisagMoEError):
     """Input data that cannot be read or does not fit the model."""
 
@@ -38,6 +42,18 @@ class CheckpointError(DisagMoEError):
 
 class PlacementError(DisagMoEError):
     """Workers that this cluster cannot hold."""
+
+
+class PlacementInfeasible(PlacementError):  # noqa: N818 - says what is the case, like its siblings
+    """Workers that no set of this cluster's nodes can hold, in use or not."""
+
+
+class PlacementBusy(PlacementError):  # noqa: N818
+    """Workers whose nodes are there, but in use."""
+
+
+class PlacementTimeout(PlacementError):  # noqa: N818
+    """Workers whose nodes seem to be free, but were not given in time."""
 
 
 class WorkerError(DisagMoEError):

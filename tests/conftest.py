@@ -77,12 +77,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def ray_tmpdir() -> Iterator[str]:
-    """A directory for the Ray of these tests alone, so that two test runs do not meet.
+    """A directory for the Ray of these tests alone, so that two test runs do not meet, nor a Ray
+    that is there for something else.
 
     It is short, because the path of a Unix socket in it may have 107 bytes at most.
     """
     path = tempfile.mkdtemp(prefix="dm", dir="/tmp")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", path)
+        patch.delenv("RAY_ADDRESS", raising=False)
         yield path
     shutil.rmtree(path, ignore_errors=True)

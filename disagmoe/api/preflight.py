@@ -3,28 +3,42 @@
 import torch
 
 from disagmoe.actors.startup import open_data
+from disagmoe.cluster.ground import cuda_on, with_nodes
+from disagmoe.cluster.join import OWN, Target
 from disagmoe.cluster.local import check_local
 from disagmoe.cluster.shares import worker_count
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
-from disagmoe.data.storage import Location
+from disagmoe.data.source import PreparedSource
+from disagmoe.storage import Location
 
 
-def preflight(config: RunConfig) -> RunConfig:
-    """Return `config` resolved for this machine, with absolute data paths, after opening its data.
+def preflight(config: RunConfig, target: Target = OWN) -> RunConfig:
+    """Return `config` resolved for `target`, with absolute data paths, after opening its data.
+
+    This process has joined `target` unless it is the run's own.
 
     Raises:
         ConfigError: settings that do not fit each other, the data or this machine.
         DataError: data that is missing, damaged or too small.
     """
-    resolved = resolve(
-        config,
-        cuda=torch.cuda.is_available(),
-        own_gpus=torch.cuda.device_count() >= worker_count(config),
-    )
+    return opened(config, target)[0]
+
+
+def opened(config: RunConfig, target: Target = OWN) -> tuple[RunConfig, PreparedSource]:
+    """Return the same as `preflight`, and the data that it has opened."""
+    cuda, cluster = cuda_on(target, config), config.cluster.mode == "cluster"
+    # each worker of a cluster has its own; on one machine they may share
+    own = cuda and (cluster or torch.cuda.device_count() >= worker_count(config))
+    resolved = with_nodes(target, resolve(config, cuda=cuda, own_gpus=own))
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})
-    resolved = resolved.model_copy(update={"data": data})
-    open_data(resolved)
-    check_local()
-    return resolved
+    folder = resolved.checkpoint.folder
+    checkpoint = resolved.checkpoint.model_copy(
+        update={"folder": str(Location.parse(folder)) if folder else ""}
+    )
+    resolved = resolved.model_copy(update={"data": data, "checkpoint": checkpoint})
+    source = open_data(resolved)
+    if target.is_own:
+        check_local()
+    return resolved, source

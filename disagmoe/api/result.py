@@ -20,8 +20,10 @@ class Result:
     status: Status
     """`ok`: all steps are done; `stopped`: somebody ended it before; `failed`: see `first_error`.
     """
+    first_step: int
+    """Steps that had been done before, where the run went on from a checkpoint; else 0."""
     steps: int
-    """Optimizer steps done, skipped ones included."""
+    """Optimizer steps done, skipped ones and those before included."""
     skipped_steps: int
     """Steps without an update, because something in them was not finite or had no target."""
     first_loss: float | None
@@ -50,17 +52,20 @@ class Result:
     """Largest memory of each worker."""
     peak_memory_total_bytes: int
     """Largest resident memory of all processes of the run together: this script, the driver, the
-    workers and Ray. Shared pages count once per process."""
+    workers and Ray. Shared pages count once per process. In a Ray that is not the run's own: of
+    this script, and the largest of each worker."""
     placement: dict[str, dict[str, Any]]
-    """Host and process id of each worker."""
+    """Of each worker: host, Ray's id of the node, process id, number of its GPU on the node, name
+    of its device, and the network devices that are its own."""
     versions: dict[str, str]
     """Of Python and the libraries that decide the numbers."""
     restarts: int
     """Times that the workers were started again."""
     first_error: str | None
-    """Why the run failed: the first cause, then what followed from it."""
+    """Why the run failed, or was stopped without saving its last state: the first cause, then what
+    followed from it."""
     checkpoint: str | None
-    """The last checkpoint; None where none was written."""
+    """The last complete checkpoint; None where there is none."""
     elapsed_s: float
     """From the call to the end, start-up included."""
     path: str
@@ -87,6 +92,11 @@ class Result:
             raise ConfigError(f"{file} is not the result of a run of this version")
         values["shares"] = {group: Shares(**one) for group, one in values["shares"].items()}
         return cls(**values)
+
+
+def has_result(run_dir: Path) -> bool:
+    """Whether a run in `run_dir` has ended and said how."""
+    return (run_dir / RESULT_FILE).is_file()
 
 
 class RunFailedError(WorkerError):

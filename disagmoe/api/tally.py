@@ -4,13 +4,17 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import ray
 
 from disagmoe.actors.events import (
+    CheckpointSaved,
     EvalResult,
     Event,
     RunEnded,
+    RunPlaced,
+    RunResumed,
     RunStarted,
     ScheduleTuned,
     StepResult,
@@ -18,7 +22,9 @@ from disagmoe.actors.events import (
 )
 from disagmoe.actors.inquest import describe_failures
 from disagmoe.actors.merge import compute_share, group_shares
+from disagmoe.actors.messages import FailureKind
 from disagmoe.api.result import Result, Status
+from disagmoe.checkpoint.manifest import Done
 from disagmoe.errors import DisagMoEError
 from disagmoe.runtime.trace import WorkerTrace
 
@@ -30,20 +36,29 @@ class Tally:
     steps: list[StepResult] = field(default_factory=list)
     evaluations: list[EvalResult] = field(default_factory=list)
     traces: dict[str, list[WorkerTrace]] = field(default_factory=dict)
+    placed: RunPlaced | None = None
     started: RunStarted | None = None
     ended: RunEnded | None = None
+    before: Done | None = None
+    """What had been done when the run went on from a checkpoint."""
+    checkpoint: str | None = None
+    """The last complete one."""
 
     def add(self, event: Event) -> None:
         """Take in the next event."""
         match event:
+            case RunPlaced():
+                self.placed = event
             case RunStarted():
                 self.started = event
             case StepResult():
                 self.steps.append(event)
             case EvalResult():
                 self.evaluations.append(event)
-            case ScheduleTuned():
-                pass  # the config file says it
+            case ScheduleTuned() | RunResumed():
+                pass  # the config file and the first step say it
+            case CheckpointSaved():
+                self.checkpoint = event.place
             case StepTraced():
                 for worker, trace in event.traces.items():
                     self.traces.setdefault(worker, []).append(trace)
@@ -51,10 +66,34 @@ class Tally:
                 self.ended = event
 
     @property
+    def peak_bytes(self) -> int:
+        """The largest memory of each worker, summed."""
+        return sum(_largest(step.peak_memory_bytes for step in self.steps).values())
+
+    @property
+    def unfit(self) -> bool:
+        """Whether workers cannot run on their nodes."""
+        failures = () if self.ended is None else self.ended.failures
+        return any(failure.kind is FailureKind.UNFIT for failure in failures)
+
+    @property
     def failure(self) -> str | None:
         """Why the workers have failed, or None."""
         failures = () if self.ended is None else self.ended.failures
         return describe_failures(failures) if failures else None
+
+    @property
+    def failure_of_stop(self) -> str | None:
+        """What has gone wrong by itself in a stopped run, such as its last save; a worker that dies
+        is most likely one that got the script's signal as well."""
+        failures = () if self.ended is None else self.ended.failures
+        return self.failure if failures and failures[0].kind is FailureKind.RAISED else None
+
+    @property
+    def _first_loss(self) -> float | None:
+        if self.before is not None:
+            return self.before.first_loss
+        return self.steps[0].loss if self.steps else None
 
     def result(
         self,
@@ -67,16 +106,18 @@ class Tally:
     ) -> Result:
         """Return the result of a run that has ended with `status`."""
         steps = self.steps
+        before = self.before or Done(step=0, updates=0, tokens=0, first_loss=None)
         timed = steps[1:] or steps  # the first one is slower for reasons of its own
         workers = () if self.started is None else self.started.workers
         return Result(
             status=status,
-            steps=len(steps),
-            skipped_steps=sum(bool(step.skipped) for step in steps),
-            first_loss=steps[0].loss if steps else None,
-            last_loss=steps[-1].loss if steps else None,
+            first_step=before.step,
+            steps=before.step + len(steps),
+            skipped_steps=before.step - before.updates + sum(bool(step.skipped) for step in steps),
+            first_loss=self._first_loss,
+            last_loss=steps[-1].loss if steps else before.last_loss,
             eval_loss=self.evaluations[-1].loss if self.evaluations else None,
-            tokens=sum(step.tokens for step in steps),
+            tokens=before.tokens + sum(step.tokens for step in steps),
             tokens_per_s=_rate(timed) if timed else None,
             step_s=statistics.median(step.step_s for step in timed) if timed else None,
             compute_share=compute_share([step.seconds for step in timed]),
@@ -86,11 +127,11 @@ class Tally:
             mfu=None,
             peak_memory_bytes=_largest(step.peak_memory_bytes for step in steps),
             peak_memory_total_bytes=peak_memory_total_bytes,
-            placement={item.worker: {"host": item.host, "pid": item.pid} for item in workers},
+            placement={} if self.placed is None else _placement(self.placed),
             versions=(dict(workers[0].versions) if workers else {}) | {"ray": ray.__version__},
             restarts=0,
             first_error=first_error,
-            checkpoint=None,
+            checkpoint=self.checkpoint,
             elapsed_s=elapsed_s,
             path=str(path),
         )
@@ -99,7 +140,7 @@ class Tally:
 def outcome(tally: Tally, raised: BaseException | None) -> tuple[Status, str | None]:
     """Return status and first error of a run in which the script has met `raised`, or nothing."""
     if isinstance(raised, KeyboardInterrupt | SystemExit):
-        return "stopped", None
+        return "stopped", tally.failure_of_stop
     if tally.failure is not None:
         return "failed", tally.failure
     if raised is not None:
@@ -108,6 +149,20 @@ def outcome(tally: Tally, raised: BaseException | None) -> tuple[Status, str | N
     if tally.ended is None:
         return "failed", "the run has ended without an outcome"
     return tally.ended.status, None
+
+
+def _placement(placed: RunPlaced) -> dict[str, dict[str, Any]]:
+    return {
+        seat.worker: {
+            "host": seat.host,
+            "node": seat.node,
+            "pid": seat.pid,
+            "gpu": seat.gpu,
+            "device": seat.device,
+            "nics": list(seat.nics),
+        }
+        for seat in placed.seats
+    }
 
 
 def _rate(steps: list[StepResult]) -> float:

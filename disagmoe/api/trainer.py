@@ -4,76 +4,122 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from disagmoe.actors.events import (
+    CheckpointSaved,
     EvalResult,
     Event,
     RunEnded,
+    RunPlaced,
+    RunResumed,
     RunStarted,
     ScheduleTuned,
     StepResult,
     StepTraced,
 )
+from disagmoe.actors.messages import ResumePoint
 from disagmoe.api.callback import Callback
+from disagmoe.api.grace import short_grace
 from disagmoe.api.preflight import preflight
-from disagmoe.api.result import Result, RunFailedError
-from disagmoe.api.rundir import METRICS_FILE, MetricsLog, RunDir, check_free, default_run_dir
+from disagmoe.api.result import Result, RunFailedError, has_result
+from disagmoe.api.resume import Resume, continued, find_resume
+from disagmoe.api.rundir import RunDir, check_folder, check_free, default_run_dir, run_id
 from disagmoe.api.tally import Tally, outcome
+from disagmoe.checkpoint.catalogue import check_unused
+from disagmoe.checkpoint.find import run_folder
+from disagmoe.cluster.join import Target, choose, joined
 from disagmoe.cluster.processes import PeakMemory
-from disagmoe.cluster.session import local_session
+from disagmoe.cluster.session import run_session
 from disagmoe.cluster.signals import deferred, sigterm_raises
 from disagmoe.config.run import RunConfig
-from disagmoe.errors import WorkerError
+from disagmoe.errors import PlacementError, WorkerError
 from disagmoe.runtime.trace import TRACE_FILE, write_trace
+from disagmoe.storage import Location
 
-STOP_GRACE_S = 10.0
-"""How long the step under way may take to end after the first Ctrl-C or SIGTERM."""
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a run begins with."""
+
+    config: RunConfig
+    """Resolved."""
+    target: Target
+    """Where it runs."""
+    checkpoints: Location
+    """Where it saves."""
+    point: ResumePoint | None = None
+    """Where it goes on, None at its first step."""
+    news: Sequence[str] = ()
+    """How it differs from the run that was saved."""
 
 
 class Trainer:
-    """One run of `config`."""
+    """One run of `config`, from its first step or from a checkpoint."""
 
     def __init__(
         self,
         config: RunConfig,
         *,
         run_dir: str | Path | None = None,
+        resume: str | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        """`run_dir` must be new or empty; None takes `runs/NAME-DATE-TIME`."""
+        """`resume` goes on from a checkpoint: `D[@STEP]` or `auto`, see `find_resume`. `run_dir`
+        must be new or empty, unless it is that of the run that goes on; None takes the latter, or
+        `runs/NAME-DATE-TIME`.
+
+        Raises:
+            ConfigError, CheckpointError, StorageError: there is no such checkpoint.
+        """
         self._config = config
         self._callbacks = tuple(callbacks)
-        self.run_dir = Path(run_dir or default_run_dir(config.name, time.localtime())).absolute()
+        own = Path(run_dir) if run_dir is not None else None
+        self._resume = find_resume(resume, own, config) if resume else Resume(None, None)
+        self._given_dir = (
+            self._resume.run_dir or own or default_run_dir(config.name, time.localtime())
+        )
+        self.run_dir = self._given_dir.absolute()
 
     def fit(self) -> Result:
         """Train, and return the result, which is `result.json` in the run directory as well.
 
         An interrupt (KeyboardInterrupt, or SystemExit, which SIGTERM raises) lets the step under
-        way end, for at most 10 s, writes the result, and goes on to the caller; a second one does
-        not wait.
+        way end and saves its state, for at most `cluster.stop_grace_s`, writes the result, and goes
+        on to the caller; a second one does not wait.
 
         Raises:
-            ConfigError, DataError: the run cannot start; nothing is written.
-            PlacementError: this machine cannot hold the workers.
+            ConfigError, DataError, CheckpointError: the run cannot start; nothing is written.
+            PlacementError: the workers have no place, or cannot run where they are.
             RunFailedError: a worker failed. It carries the result.
         """
         began_s = time.monotonic()
-        check_free(self.run_dir)
-        config = preflight(self._config)
-        run_dir = RunDir(self.run_dir, config)
+        target = choose(self._config.cluster, os.environ)
+        check_folder(self._given_dir, os.environ)
+        with joined(target) as there:
+            start = self._start(there)
+            if (result := self._result_if_done(start)) is not None:
+                return result
+            with closing(self._open_run_dir(start)) as run_dir:
+                return self._fit(start, run_dir, began_s)
+
+    def _fit(self, start: _Start, run_dir: RunDir, began_s: float) -> Result:
         tally = Tally()
+        if start.point is not None:
+            tally.before, tally.checkpoint = start.point.done, start.point.place
         raised: BaseException | None = None
         with sigterm_raises(), PeakMemory(os.getpid()) as memory:
             try:
-                self._train(config, run_dir, tally)
+                self._train(start, run_dir, tally)
             except BaseException as error:  # noqa: BLE001 - raised again once the result is written
                 raised = error
         status, first_error = outcome(tally, raised)
+        elsewhere_bytes = 0 if start.target.is_own else tally.peak_bytes
         result = tally.result(
             status,
             first_error=first_error,
-            peak_memory_total_bytes=memory.peak_bytes,
+            peak_memory_total_bytes=memory.peak_bytes + elsewhere_bytes,
             elapsed_s=time.monotonic() - began_s,
             path=run_dir.path,
         )
@@ -83,42 +129,91 @@ class Trainer:
             callback.on_end(result)
         if raised is not None and not isinstance(raised, WorkerError):
             raise raised
+        if status == "failed" and tally.unfit:
+            raise PlacementError(first_error)
         if status == "failed":
             raise RunFailedError(result) from raised
         return result
 
-    def _train(self, config: RunConfig, run_dir: RunDir, tally: Tally) -> None:
+    def _start(self, target: Target) -> _Start:
+        """Refuse what cannot run before anything is written."""
+        found, goes_on = self._resume.found, self._resume.run_dir is not None
+        if not goes_on:
+            check_free(self.run_dir)
+        checkpoints = run_folder(self._config.checkpoint.folder, str(self.run_dir))
+        if found is None or str(found.folder.place) != str(checkpoints):
+            check_unused(checkpoints)
+        if found is not None:
+            config, point, news = continued(self._config, found, checkpoints, target)
+            return _Start(config, target, checkpoints, point, news)
+        anew = [f"{checkpoints} holds no complete checkpoint; the run begins anew"]
+        config = preflight(self._config, target)
+        return _Start(config, target, checkpoints, news=anew if goes_on else [])
+
+    def _result_if_done(self, start: _Start) -> Result | None:
+        """The result of a run that would go on in its directory but has done all its steps."""
+        if self._resume.run_dir is None or start.point is None:
+            return None
+        if start.point.step < start.config.train.steps or not has_result(self.run_dir):
+            return None
+        result = Result.load(self.run_dir)
+        if result.status != "ok":
+            return None
         for callback in self._callbacks:
-            callback.on_begin(config, run_dir.path)
-        with (
-            closing(MetricsLog(run_dir.path / METRICS_FILE, config)) as metrics,
-            local_session(config, str(run_dir.path)) as session,
-        ):
+            callback.on_end(result)
+        return result
+
+    def _open_run_dir(self, start: _Start) -> RunDir:
+        if self._resume.run_dir is None:
+            return RunDir(self.run_dir, start.config)
+        return RunDir.reopen(self.run_dir, start.config, start.point.step if start.point else 0)
+
+    def _train(self, start: _Start, run_dir: RunDir, tally: Tally) -> None:
+        for callback in self._callbacks:
+            callback.on_begin(start.config, run_dir.path)
+        name = run_id(run_dir.path)
+        known_as = "" if start.target.is_own else f", where its name is {name}"
+        self._say(f"uses {start.target}{known_as}")
+        if text := short_grace(os.environ, start.config.cluster.stop_grace_s):
+            self._say(text)
+        for text in (*start.news, *run_dir.news):
+            self._say(text)
+        with run_session(
+            start.config,
+            str(run_dir.path),
+            start.target,
+            name,
+            self._say,
+            checkpoints=str(start.checkpoints),
+            resume=start.point,
+        ) as session:
             try:
-                self._follow(session.events(), tally, metrics, run_dir)
+                self._follow(session.events(), tally, run_dir)
             except (KeyboardInterrupt, SystemExit):
                 # a signal to the whole process group may have ended the driver as well
                 with suppress(WorkerError):
                     session.request_stop()
-                    events = session.events(for_s=STOP_GRACE_S)
-                    self._follow(events, tally, metrics, run_dir)
+                    events = session.events(for_s=start.config.cluster.stop_grace_s)
+                    self._follow(events, tally, run_dir)
                 raise
 
-    def _follow(
-        self, events: Iterable[Event], tally: Tally, metrics: MetricsLog, run_dir: RunDir
-    ) -> None:
+    def _say(self, text: str) -> None:
+        for callback in self._callbacks:
+            callback.on_notice(text)
+
+    def _follow(self, events: Iterable[Event], tally: Tally, run_dir: RunDir) -> None:
         for event in events:
             tally.add(event)
             match event:
                 case StepResult():
-                    metrics.step(event)
+                    run_dir.metrics.step(event)
                 case EvalResult():
-                    metrics.evaluation(event)
+                    run_dir.metrics.evaluation(event)
                 case ScheduleTuned():
                     run_dir.write_config(event.config)
                 case StepTraced():
                     write_trace(self.run_dir / TRACE_FILE, tally.traces)
-                case RunStarted() | RunEnded():
+                case RunPlaced() | RunStarted() | RunResumed() | CheckpointSaved() | RunEnded():
                     pass
             for callback in self._callbacks:
                 _tell(callback, event)
@@ -126,6 +221,8 @@ class Trainer:
 
 def _tell(callback: Callback, event: Event) -> None:
     match event:
+        case RunPlaced():
+            callback.on_place(event)
         case RunStarted():
             callback.on_start(event)
         case StepResult():
@@ -134,5 +231,9 @@ def _tell(callback: Callback, event: Event) -> None:
             callback.on_eval(event)
         case ScheduleTuned():
             callback.on_tuned(event)
+        case RunResumed():
+            callback.on_resumed(event)
+        case CheckpointSaved():
+            callback.on_checkpoint(event)
         case StepTraced() | RunEnded():
             pass

@@ -7,9 +7,10 @@ passes their links. Needs root and iproute2; everything is gone when the block e
 import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +102,7 @@ def host_network(count: int) -> Iterator[HostNetwork]:
         PlacementError: this process is not root, iproute2 is missing, or the kernel refuses.
     """
     check_possible()
+    _remove_abandoned()
     prefix = f"dm{os.getpid()}"
     switch = f"{prefix}-switch"
     hosts = [Host(index, f"{prefix}-{index}", switch) for index in range(count)]
@@ -113,6 +115,19 @@ def host_network(count: int) -> Iterator[HostNetwork]:
     finally:
         for namespace in [*(host.namespace for host in hosts), switch]:
             _run(["ip", "netns", "del", namespace], may_fail=True)
+
+
+def abandoned(namespaces: Iterable[str]) -> list[str]:
+    """Return those of `namespaces` that a bench has made whose process is gone, killed before it
+    could remove them."""
+    made = ((name, re.match(r"dm(\d+)-", name)) for name in namespaces)
+    return [name for name, match in made if match and not Path("/proc", match[1]).exists()]
+
+
+def _remove_abandoned() -> None:
+    listed = json.loads(_run(["ip", "-j", "netns"]) or "[]")
+    for name in abandoned(entry["name"] for entry in listed):
+        _run(["ip", "netns", "del", name], may_fail=True)
 
 
 def check_possible() -> None:

@@ -18,7 +18,7 @@ from disagmoe.bench.rig import Rig, rig
 from disagmoe.bench.sample import Sample, load_of, medians, observe
 from disagmoe.bench.scenarios import EP_1F1B, Scenario, System
 from disagmoe.bench.text import prepare_text
-from disagmoe.cluster.placement import NODE_RESOURCES
+from disagmoe.cluster.nodes import NODE_RESOURCES
 from disagmoe.config.load import load_run_config, override
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
@@ -35,7 +35,7 @@ _LEAST_MBIT = 10.0
 """What Ray's own messages and the calls of the driver need to be nothing beside the run's."""
 _DEEP = 8
 """Micro-batches in flight that are tried beside the usual number and all of them."""
-_NEAR = 0.02
+_NEAR = 0.01
 """How near the exposed share of plain expert parallelism must come to the one asked for."""
 
 
@@ -158,27 +158,18 @@ def stage(systems: Sequence[System], example: Path, folder: Path) -> Iterator[St
 def compare(
     scenario: Scenario, configs: Path, stage: Stage, rounds: int, say: Say
 ) -> Iterator[Comparison]:
-    """Measure all systems at every rate of `scenario`. Raises WorkerError when a worker fails.
-
-    Micro-batch sizes are searched for at the first rate.
-    """
+    """Measure all systems at every rate of `scenario`. Raises WorkerError when a worker fails."""
     data = f'data.paths=["{stage.data}"]'
     base = load_run_config(configs / scenario.config, [data, *scenario.settings])
     stage.conditions(scenario)
     asked_mbit = _find_rate(scenario, base, stage, say)
-    sizes = {
-        system.name: system.micro_batch_sizes(_HOSTS, scenario.micro_batches)
-        for system in scenario.systems
-    }
     for multiple in scenario.rates:
         rate_mbit = asked_mbit * multiple
         stage.network.limit(rate_mbit)
         say(f"{scenario.name}: {scenario.about}; {rate_mbit:.0f} Mbit/s")
         tuned = {
-            system.name: _tune(system, sizes[system.name], base, stage, say)
-            for system in scenario.systems
+            system.name: _tune(system, scenario, base, stage, say) for system in scenario.systems
         }
-        sizes = {name: [best.micro_batch_size] for name, best in tuned.items()}
         samples = _take_turns([system.name for system in scenario.systems], stage, rounds)
         yield Comparison(
             scenario=scenario,
@@ -214,14 +205,14 @@ def _find_rate(scenario: Scenario, base: RunConfig, stage: Stage, say: Say) -> f
     """Return the rate at which plain expert parallelism waits as long as the scenario asks for."""
     stage.network.limit(None)
     plain = next(system for system in scenario.systems if system.name == EP_1F1B)
-    (size,) = plain.micro_batch_sizes(_HOSTS, (1,))
+    # the fewest exchanges to wait for
+    size = max(plain.micro_batch_sizes(_HOSTS, scenario.micro_batches))
     stage.rigs[EP_1F1B].set_up(_config(base, plain, [_size(size)]))
     stage.step(EP_1F1B)
     load = load_of([stage.step(EP_1F1B), stage.step(EP_1F1B)])
     rate_mbit = max(rate_mbit_for(load, scenario.exposed_share), _LEAST_MBIT)
     for _ in range(scenario.rate_trials):
         stage.network.limit(rate_mbit)
-        stage.step(EP_1F1B)  # connections learn the rate
         share = statistics.fmean(exposed_share(stage.step(EP_1F1B)) for _ in range(2))
         say(f"{scenario.name}: at {rate_mbit:.0f} Mbit/s {EP_1F1B} waits {share:.0%} of its step")
         if abs(share - scenario.exposed_share) < _NEAR:
@@ -231,8 +222,9 @@ def _find_rate(scenario: Scenario, base: RunConfig, stage: Stage, say: Say) -> f
     return max(rate_mbit, _LEAST_MBIT)
 
 
-def _tune(system: System, sizes: Sequence[int], base: RunConfig, stage: Stage, say: Say) -> Tuned:
+def _tune(system: System, scenario: Scenario, base: RunConfig, stage: Stage, say: Say) -> Tuned:
     """Set `system` up with what plans say is best, on costs that were measured for each size."""
+    sizes = system.micro_batch_sizes(_HOSTS, scenario.micro_batches)
     tried = [_plan(system, size, base, stage) for size in sizes]
     best = min(tried, key=lambda tuned: tuned.compiled.timeline.makespan)
     stage.rigs[system.name].set_up(_config(base, system, best.settings))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from disagmoe.bench.hosts import abandoned
 from disagmoe.errors import PlacementError
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -44,6 +45,8 @@ def cpu_group(name: str, root: Path = CGROUPS) -> Iterator[CpuGroup]:
     base = root if unified else root / "cpu"
     if not base.is_dir():
         raise PlacementError(f"{base} is missing: this machine has no CPU cgroups; run as root")
+    for left in abandoned(entry.name for entry in base.iterdir()):
+        _remove(base / left)
     folder = base / name
     try:
         folder.mkdir(exist_ok=True)

@@ -9,18 +9,26 @@ from pathlib import Path
 from disagmoe.actors.assignments import assignments
 from disagmoe.actors.calls import Deadlines
 from disagmoe.actors.crew import all_of
-from disagmoe.actors.messages import Call, Outcome, RunPlan, Started, WorkerFailure
+from disagmoe.actors.markers import Markers
+from disagmoe.actors.messages import (
+    Call,
+    Outcome,
+    Place,
+    RunPlan,
+    Started,
+    WorkerFailure,
+    ray_name,
+)
 from disagmoe.actors.raycrew import RayCrew
-from disagmoe.cluster.placement import Place, bundles, placed
+from disagmoe.cluster.bundles import NodeShape, bundles, workers_by_side
+from disagmoe.cluster.placement import placed
 from disagmoe.cluster.shares import threads_per_worker
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import WorkerError
 from disagmoe.runtime.report import StepReport
 from disagmoe.schedule.compile import Compiled
-from disagmoe.schedule.from_config import compile_for, programs_for
+from disagmoe.schedule.from_config import compile_for
 from disagmoe.transport.rendezvous import StoreServer
-
-_PLACEMENT_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +43,14 @@ class TimedStep:
 class Rig:
     """The workers of one layout; their processes outlive what they are set up for."""
 
-    def __init__(self, places: Mapping[str, Place], store: StoreServer, folder: Path) -> None:
-        """`folder` takes the logs."""
+    def __init__(
+        self, places: Mapping[str, Place], store: StoreServer, folder: Path, run_id: str
+    ) -> None:
+        """`folder` takes the logs, `run_id` tells the names of its actors from those of others."""
         self._places = places
         self._store = store
         self._folder = folder
+        self._run_id = run_id
         self._crew: RayCrew | None = None
         self._epoch = 0
         self._step = 0
@@ -57,18 +68,19 @@ class Rig:
         plan = RunPlan(
             config=config,
             run_dir=str(self._folder),
+            run_id=self._run_id,
             host=self._store.host,
-            hosts=self.hosts,
+            places=self._places,
+            markers=Markers(str(self._folder)),
             threads_per_worker=threads_per_worker(config, cores=1),
             epoch=self._epoch,
         )
         told = assignments(plan, train, evaluation, self._store.port)
         self._epoch += 1
         self._step = 0
-        self._deadlines = Deadlines.of(config.cluster)
+        self._deadlines = Deadlines.of(config)
         if self._crew is None:
-            strategies = {worker: place.strategy for worker, place in self._places.items()}
-            self._crew = RayCrew(told, 0.0, strategies)
+            self._crew = RayCrew(told, plan)
         else:
             self._crew.assign(told)
         started = all_of(Started, self._do(self._crew, Call("setup")))
@@ -115,11 +127,12 @@ def rig(config: RunConfig, address: str, folder: Path) -> Iterator[Rig]:
         PlacementError: the cluster lacks such nodes.
     """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
-    layout = programs_for(config).spec.layout
-    asked = bundles(layout.workers, workers_per_node=1, gpus_per_worker=0.0)
-    with placed(asked, _PLACEMENT_TIMEOUT_S) as places:
+    workers = workers_by_side(config.parallel)
+    asked = bundles(workers, dict.fromkeys(workers, NodeShape(workers=1)), gpus_per_worker=0.0)
+    run_id = f"bench-{folder.name}"
+    with placed(asked, ray_name(run_id)) as places:
         store = StoreServer(address)
-        made = Rig(places, store, folder)
+        made = Rig(places, store, folder, run_id)
         try:
             yield made
         finally:

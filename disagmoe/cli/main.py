@@ -7,10 +7,18 @@ from typing import Annotated
 import typer
 
 from disagmoe import __version__
-from disagmoe.cli import bench, config, data, schedule
+from disagmoe.cli import bench, checkpoint, config, data, schedule
+from disagmoe.cli.doctor import doctor
 from disagmoe.cli.invariance import invariance
 from disagmoe.cli.train import train
-from disagmoe.errors import ConfigError, DataError, DisagMoEError, PlacementError
+from disagmoe.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DisagMoEError,
+    PlacementError,
+    StorageError,
+)
 
 FAILED, BAD_USAGE, NOT_PLACED = 1, 2, 3
 
@@ -22,9 +30,11 @@ app = typer.Typer(
     help="Train mixture-of-experts models with attention and experts on disjoint workers.",
 )
 app.add_typer(bench.app, name="bench")
+app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 app.add_typer(schedule.app, name="schedule")
+app.command()(doctor)
 app.command()(invariance)
 app.command()(train)
 
@@ -46,7 +56,7 @@ def main() -> None:
 def exit_code(error: DisagMoEError) -> int:
     """Return the exit code of `error`: 2 bad config or input, 3 cannot be placed, else 1."""
     match error:
-        case ConfigError() | DataError():
+        case ConfigError() | DataError() | CheckpointError() | StorageError():
             return BAD_USAGE
         case PlacementError():
             return NOT_PLACED

@@ -8,13 +8,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from disagmoe.api import (
     Callback,
+    CheckpointSaved,
     EvalResult,
     Result,
     RunConfig,
+    RunPlaced,
+    RunResumed,
     RunStarted,
     ScheduleTuned,
     StepResult,
 )
+from disagmoe.checkpoint.catalogue import names
 from disagmoe.units import format_bytes, format_count, format_seconds
 
 _PLAIN_LINES = 50
@@ -42,23 +46,53 @@ class ShowProgress(Callback):
         self._task = self._bar.add_task("starting", total=None)
         self._every = 1
         self._last = 0
+        self._shared = False
 
     def on_begin(self, config: RunConfig, run_dir: Path) -> None:
         """Say what is about to run."""
         self._say(
-            f"run {config.name}: {config.parallel.summary} on this machine, "
+            f"run {config.name}: {config.parallel.summary} on {_ground(config)}, "
             f"{config.cluster.device}, {config.train.precision}; {run_dir}"
         )
         self._last = config.train.steps - 1
+        self._shared = config.cluster.mode == "local"
         self._every = max(1, config.train.steps // _PLAIN_LINES)
         if self._console.is_terminal:
             self._bar.update(self._task, total=config.train.steps)
             self._bar.start()
 
+    def on_notice(self, text: str) -> None:
+        """Say it."""
+        self._say(text)
+
+    def on_place(self, placed: RunPlaced) -> None:
+        """Say who is where."""
+        for line in place_lines(placed, shared=self._shared):
+            self._say(line)
+
     def on_start(self, started: RunStarted) -> None:
         """Say who works."""
         pids = ", ".join(f"{item.worker} {item.pid}" for item in started.workers)
         self._say(f"workers started (process ids): {pids}")
+
+    def on_resumed(self, resumed: RunResumed) -> None:
+        """Say where the run goes on."""
+        programs = "the same" if resumed.same_programs else "other"
+        self._say(
+            f"loaded {resumed.place} in {format_seconds(resumed.elapsed_s)}; goes on after step "
+            f"{resumed.step} with {programs} programs"
+        )
+        self._bar.update(self._task, completed=resumed.step)
+
+    def on_checkpoint(self, saved: CheckpointSaved) -> None:
+        """Say what is complete, and what has gone."""
+        deleted = f"; deleted {names(saved.deleted)}" if saved.deleted else ""
+        self._say(
+            f"step {saved.step}: saved {format_bytes(saved.size_bytes)} in "
+            f"{format_seconds(saved.elapsed_s)}; {saved.place}{deleted}"
+        )
+        if saved.problem:
+            self._say(f"warning: {saved.problem}")
 
     def on_step(self, step: StepResult) -> None:
         """Show the step."""
@@ -93,6 +127,22 @@ class ShowProgress(Callback):
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def place_lines(placed: RunPlaced, *, shared: bool) -> Iterator[str]:
+    """One line per node: its workers, the GPU of each, and its network devices."""
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for seat in placed.seats:
+        gpu = "" if seat.gpu is None else f" GPU {seat.gpu} ({seat.device})"
+        nics = f" {'+'.join(seat.nics)}" if seat.nics else ""
+        nodes.setdefault((seat.host, seat.node), []).append(f"{seat.worker}{gpu}{nics}")
+    for (host, node), workers in nodes.items():
+        note = ", which share this machine" if shared else ""
+        yield f"placed on {host} (node {node[:8]}): {', '.join(workers)}{note}"
+
+
+def _ground(config: RunConfig) -> str:
+    return "this machine" if config.cluster.mode == "local" else "a cluster"
+
+
 def step_line(step: StepResult) -> str:
     """One step in one line."""
     return (
@@ -125,7 +175,8 @@ def shares(by_group: dict[str, float]) -> str:
 
 def summary(result: Result) -> Iterator[str]:
     """What to say when all is over."""
-    yield f"{result.status}: {result.steps} steps in {format_seconds(result.elapsed_s)}"
+    before = f" ({result.first_step} of them before)" if result.first_step else ""
+    yield f"{result.status}: {result.steps} steps{before} in {format_seconds(result.elapsed_s)}"
     if result.first_loss is not None and result.last_loss is not None:
         held_out = "" if result.eval_loss is None else f", held out {result.eval_loss:.4f}"
         yield f"loss {result.first_loss:.4f} -> {result.last_loss:.4f}{held_out}"
@@ -145,5 +196,11 @@ def summary(result: Result) -> Iterator[str]:
     total = f"{format_bytes(result.peak_memory_total_bytes)} in all processes together"
     yield f"peak memory: {f'{workers}; ' if workers else ''}{total}"
     yield f"result: {result.path}/result.json, metrics: {result.path}/metrics.jsonl"
+    if result.checkpoint is not None:
+        yield f"last complete checkpoint: {result.checkpoint}"
+    if result.status == "stopped" and result.first_error is not None:
+        yield f"while stopping: {result.first_error}"
+    if result.status != "ok" and result.checkpoint is not None:
+        yield f"to go on: disagmoe train --resume {result.path}"
     if result.status == "failed":
         yield f"logs: {result.path}/logs"

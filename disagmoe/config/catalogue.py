@@ -105,6 +105,9 @@ def _legal(kind: Any, limits: tuple[object, ...]) -> str:
         (item,) = get_args(kind)
         least = [limit.min_length for limit in limits if isinstance(limit, MinLen)]
         return f"a list of {_PLURALS[item]}" + (f", at least {least[0]}" if least else "")
+    if get_origin(kind) is dict:
+        item = get_args(kind)[1]
+        return f"a table of {_legal(item, ()).removeprefix('a ').replace('list', 'lists', 1)}"
     if kind is NoneType or kind not in _NOUNS:
         raise TypeError(f"no words for a setting of type {kind}; add them to {__name__}")
     bounds = [bound for limit in limits if (bound := _bound(limit))]

@@ -91,7 +91,8 @@ class _Known:
         for key, field in section.model_fields.items():
             here = (*path, key)
             below = section_type(field)
-            if here in broken:
+            inside = below is None and any(bad[: len(here)] == here for bad in broken)
+            if here in broken or inside:
                 continue
             if below is not None:
                 setattr(self, key, _Known(below, tree.get(key, {}), broken, here))

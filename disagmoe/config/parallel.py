@@ -86,12 +86,13 @@ class ParallelConfig(Section):
         """`expert_shares`, or equal ones."""
         return self.expert_shares or [1.0] * self.expert_workers
 
-    @property
-    def profiled_steps(self) -> range:
-        """The steps that are measured for `profile`, from 0; none for `auto`, which is resolved
-        first."""
-        on = self.profile == "on"
-        return range(FIRST_PROFILED, FIRST_PROFILED + PROFILED) if on else range(0)
+    def profiled_steps(self, first_step: int) -> range:
+        """The steps that are measured for `profile` by workers whose first one is `first_step`;
+        none for `auto`, which is resolved first."""
+        if self.profile != "on":
+            return range(first_step, first_step)
+        begin = first_step + FIRST_PROFILED
+        return range(begin, begin + PROFILED)
 
     @property
     def one_by_one(self) -> bool:
@@ -105,6 +106,21 @@ class ParallelConfig(Section):
         if self.schedule not in COLOCATED:
             per_group += self.expert_workers
         return self.rings * self.groups * per_group
+
+    @property
+    def worker_names(self) -> list[str]:
+        """Names of all workers, as the schedule's layout writes them, in its order."""
+        colocated = self.schedule in COLOCATED
+        sides = {"C" if colocated else "A": self.attention_workers}
+        if not colocated:
+            sides["F"] = self.expert_workers
+        return [
+            f"{f'r{ring}.' if ring else ''}{side}{group}.{rank}"
+            for ring in range(self.rings)
+            for side, workers in sides.items()
+            for group in range(self.groups)
+            for rank in range(workers)
+        ]
 
     @property
     def summary(self) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from disagmoe.config.catalogue import join_words
+from disagmoe.config.cluster_rules import CLUSTER_RULES
 from disagmoe.config.costs import USUAL
 from disagmoe.config.parallel import COLOCATED, FIRST_PROFILED, PROFILED, micro_batches
 from disagmoe.config.shares import apportion
@@ -390,5 +391,6 @@ RULES: tuple[Rule, ...] = (
     learning_rate_fits_run,
     paths_are_named,
     weights_fit_paths,
+    *CLUSTER_RULES,
 )
 CAUTIONS: tuple[Rule, ...] = (attention_workers_have_sequences, router_learns)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from disagmoe.config.base import Section
+from disagmoe.config.checkpoint import CheckpointConfig
 from disagmoe.config.cluster import ClusterConfig
 from disagmoe.config.data import DataConfig
 from disagmoe.config.model import ModelConfig
@@ -28,6 +29,8 @@ class RunConfig(Section):
     """Tokens."""
     cluster: ClusterConfig = ClusterConfig()
     """Machines."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Saved states."""
     trace: TraceConfig = TraceConfig()
     """Steps that are traced."""
 

@@ -30,7 +30,7 @@ def format_value(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(format_value(item) for item in value) + "]"
     if isinstance(value, dict):
-        pairs = (f"{json.dumps(key)} = {format_value(item)}" for key, item in value.items())
+        pairs = (f"{format_value(key)} = {format_value(item)}" for key, item in value.items())
         return "{" + ", ".join(pairs) + "}"
     raise TypeError(f"{value!r} has no TOML form here")
 

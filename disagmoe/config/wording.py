@@ -74,13 +74,21 @@ def _unknown(
 
 def _illegal(kind: str, name: str, value: object, known: Mapping[str, Setting]) -> str:
     whole, _, index = name.partition("[")
-    legal = _item(known[whole].legal) if index else known[whole].legal
+    legal = _item(_legal_at(whole, known)) if index else _legal_at(whole, known)
     shown = f"{name} = {_show(value)}"
     if kind.endswith("_type"):
         return f"{shown} is {_kind(value)}; expected {legal}{_advice(kind, value)}"
     if kind == "finite_number":
         return f"{shown}; expected {legal}, and finite"
     return f"{shown}; expected {legal}"
+
+
+def _legal_at(name: str, known: Mapping[str, Setting]) -> str:
+    """What `name` takes: a setting, or an entry of one that is a table of lists."""
+    if name in known:
+        return known[name].legal
+    table = next(setting for setting in known.values() if _within(name, setting.name))
+    return table.legal.replace("a table of lists", "a list", 1)
 
 
 def _item(legal: str) -> str:

@@ -15,8 +15,8 @@ from disagmoe.data.records import (
     text_problem,
     unreadable,
 )
-from disagmoe.data.storage import Location
 from disagmoe.data.textfile import cut_text
+from disagmoe.storage import Location
 from disagmoe.units import MIB, format_bytes
 
 MAX_LINE_BYTES = 256 * MIB

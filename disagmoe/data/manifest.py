@@ -4,8 +4,8 @@ import hashlib
 from typing import Literal
 
 from disagmoe.config.base import Section
-from disagmoe.data.storage import Location
 from disagmoe.errors import DataError
+from disagmoe.storage import Location
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"

@@ -8,6 +8,7 @@ that a batch mixes documents. Everything is a function of (documents, S, seed) a
 there is no state to restore but a cursor.
 """
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,6 +83,12 @@ class SequenceSource:
         self._lengths = np.diff(data.starts[: self._documents + 1])
         self.per_epoch = _sequences_in(int(self._lengths.sum()), sequence_length)
         self._epochs: dict[int, _Epoch] = {}
+
+    @property
+    def order(self) -> str:
+        """Hash of all that decides the order: equal orders have equal sequences at each place."""
+        decides = (self.data.fingerprint, self.sequence_length, self._seed, self._documents)
+        return hashlib.sha256(repr(decides).encode()).hexdigest()[:16]
 
     def read(self, start: int, count: int) -> Int64s:
         """Sequences [start, start + count) counted over all epochs: [count, S + 1]."""

@@ -15,9 +15,9 @@ from disagmoe.data.records import (
     text_problem,
     unreadable,
 )
-from disagmoe.data.storage import Location
 from disagmoe.data.textfile import cut_text
 from disagmoe.errors import DataError
+from disagmoe.storage import Location
 
 BATCH_ROWS = 256
 

@@ -7,10 +7,11 @@ from typing import Literal
 from disagmoe.data.manifest import BadRecord, FileFormat, Identity, SourceEntry
 from disagmoe.data.parquet import open_parquet
 from disagmoe.data.records import Piece, ReadOptions, compression_of, empty_file, refuse
-from disagmoe.data.storage import Location, SourceFile, find_files
+from disagmoe.data.storage import SourceFile, find_files
 from disagmoe.data.textfile import MIN_DOCUMENT_BYTES
 from disagmoe.data.tokenizer import TokenizerSpec
 from disagmoe.errors import DataError
+from disagmoe.storage import Location
 from disagmoe.units import MIB
 
 # Enough shards for all cores of a large machine, none so small that files outnumber their use.

@@ -19,7 +19,6 @@ from disagmoe.data.pool import map_unordered
 from disagmoe.data.records import refuse
 from disagmoe.data.sample import sample_texts
 from disagmoe.data.shard import ShardJob, ShardResult, write_shard
-from disagmoe.data.storage import Location
 from disagmoe.data.tokenizer import DocumentTokenizer
 from disagmoe.data.workdir import (
     FinishedShard,
@@ -32,7 +31,8 @@ from disagmoe.data.workdir import (
     working_directory,
     write_note,
 )
-from disagmoe.errors import DataError
+from disagmoe.errors import DataError, StorageError
+from disagmoe.storage import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _prepare(
         run = _Run(plan, options, work, tokenizer, dict(kept), on_progress)
         run.write_missing_shards()
         manifest = _manifest(plan, tokenizer, run.finished)
-    except DataError as error:
+    except (DataError, StorageError) as error:
         raise after_failure(work, plan, error) from error
     (work / MANIFEST).write_bytes(manifest.model_dump_json(indent=1).encode())
     publish(work, out)

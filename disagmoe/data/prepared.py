@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from disagmoe.data.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
 from disagmoe.data.shard import shard_schema
-from disagmoe.data.storage import Location
 from disagmoe.data.tokenizer import DocumentTokenizer
 from disagmoe.errors import ConfigError, DataError
+from disagmoe.storage import Location
 
 Int64s = npt.NDArray[np.int64]
 TokenView = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]

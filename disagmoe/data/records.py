@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from disagmoe.data.manifest import BadRecord, FileFormat
-from disagmoe.data.storage import Location
 from disagmoe.errors import DataError
+from disagmoe.storage import Location
 from disagmoe.units import MIB
 
 BLOCK_BYTES = 1 * MIB

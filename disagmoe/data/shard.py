@@ -15,10 +15,11 @@ from disagmoe.data.jsonl import read_jsonl
 from disagmoe.data.manifest import LISTED_BAD_RECORDS, BadRecord, ShardEntry
 from disagmoe.data.parquet import read_parquet
 from disagmoe.data.records import Document, Piece, ReadOptions, Record, refuse
-from disagmoe.data.storage import HashingSink, Location
+from disagmoe.data.storage import HashingSink
 from disagmoe.data.textfile import read_text
 from disagmoe.data.tokenizer import DocumentTokenizer, Tokens
 from disagmoe.errors import DataError
+from disagmoe.storage import Location
 from disagmoe.units import MIB
 
 ENCODE_BYTES = 1 * MIB
@@ -67,15 +68,14 @@ def read_records(piece: Piece, options: ReadOptions) -> Iterator[Record]:
 
 
 def write_shard(job: ShardJob, tokenizer: DocumentTokenizer) -> ShardResult:
-    """Write the shard under a temporary name, then rename it.
+    """Write the shard; its file is there whole or not at all.
 
     Raises DataError for the first bad record unless these are skipped.
     """
     target = Location.parse(job.directory) / shard_name(job.index)
-    temporary = target.temporary()
     tally = _Tally(job.skip_bad_records)
     try:
-        with target.fs.open_output_stream(temporary.path, compression=None) as stream:
+        with target.writing() as stream:
             sink = HashingSink(stream)
             schema = shard_schema(tokenizer.dtype)
             with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
@@ -84,13 +84,8 @@ def write_shard(job: ShardJob, tokenizer: DocumentTokenizer) -> ShardResult:
                     writer.write_batch(_record_batch(rows, schema))
                     tally.rows += len(rows)
                     tally.tokens += sum(len(row) for row in rows)
-        target.fs.move(temporary.path, target.path)
-    except BaseException as error:
-        if temporary.is_file():
-            target.fs.delete_file(temporary.path)
-        if isinstance(error, OSError):
-            raise DataError(f"{target}: cannot be written ({error})") from error
-        raise
+    except OSError as error:
+        raise DataError(f"{target}: cannot be written ({error})") from error
     entry = ShardEntry(
         name=shard_name(job.index),
         documents=tally.rows,

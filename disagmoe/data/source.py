@@ -11,7 +11,8 @@ from disagmoe.config.train import TrainConfig
 from disagmoe.data.batch import Batch, next_token_batch
 from disagmoe.data.mix import Mix, read_mix
 from disagmoe.data.order import Cursor, SequenceSource
-from disagmoe.data.prepared import PreparedData, check_vocabulary
+from disagmoe.data.position import DataPosition, Origin, PathPosition, origin_after
+from disagmoe.data.prepared import Int64s, PreparedData, check_vocabulary
 from disagmoe.errors import ConfigError, DataError
 
 
@@ -26,20 +27,53 @@ class BatchSource(Protocol):
         """All held-out sequences once, in batches; none when the run holds nothing out."""
         ...
 
+    def position(self, step: int) -> DataPosition:
+        """Where the data stands before step `step`, for a checkpoint."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A path that has given some sequences already."""
+
+    source: SequenceSource
+    sequences: int
+
+    def read(self, start: int, count: int) -> Int64s:
+        """Sequences [start, start + count) after those: [count, S + 1]."""
+        return self.source.read(self.sequences + start, count)
+
 
 class PreparedSource:
     """Batches of prepared data: step i holds the sequences [i * B, (i + 1) * B) of the order.
 
-    Data repeats for as many epochs as the steps need, each in a new order.
+    Data repeats for as many epochs as the steps need, each in a new order. A run that goes on from
+    a checkpoint counts from its `origin` on.
     """
 
-    def __init__(self, sources: list[SequenceSource], mix: Mix, batch_size: int) -> None:
+    def __init__(
+        self,
+        sources: Sequence[SequenceSource],
+        weights: Sequence[float],
+        batch_size: int,
+        origin: Origin,
+    ) -> None:
         self._sources = sources
-        self._mix = mix
+        self._weights = list(weights)
+        self._mix = Mix(self._weights)
         self._batch_size = batch_size
+        self._origin = origin
+        self._ahead = origin.ahead or (0,) * len(sources)
 
     @classmethod
-    def open(cls, data: DataConfig, train: TrainConfig, *, vocab_size: int) -> "PreparedSource":
+    def open(
+        cls,
+        data: DataConfig,
+        train: TrainConfig,
+        *,
+        vocab_size: int,
+        origin: Origin = Origin(),  # noqa: B008 - it is frozen
+    ) -> "PreparedSource":
         """Open what the config names; `vocab_size` is the model's.
 
         Raises DataError for data that cannot be read or is too small, and ConfigError for data that
@@ -49,8 +83,8 @@ class PreparedSource:
         _check_together(opened, data.weights)
         for prepared in opened:
             check_vocabulary(prepared, vocab_size)
-        mix = Mix(data.weights or [float(prepared.tokens) for prepared in opened])
-        held_out = mix.counts(train.eval.sequences if train.eval.every else 0)
+        weights = data.weights or [float(prepared.tokens) for prepared in opened]
+        held_out = Mix(weights).counts(train.eval.sequences if train.eval.every else 0)
         sources = [
             SequenceSource(
                 prepared,
@@ -60,12 +94,14 @@ class PreparedSource:
             )
             for prepared, sequences in zip(opened, held_out, strict=True)
         ]
-        return cls(sources, mix, train.global_batch_size)
+        return cls(sources, weights, train.global_batch_size, origin)
 
     def step(self, step: int) -> Batch:
         """The global batch of step `step`: [B, S]."""
-        start = step * self._batch_size
-        rows = read_mix(self._mix, self._sources, start, self._batch_size)
+        sources = [
+            _Ahead(source, ahead) for source, ahead in zip(self._sources, self._ahead, strict=True)
+        ]
+        rows = read_mix(self._mix, sources, self._mixed(step), self._batch_size)
         return next_token_batch(torch.from_numpy(rows))
 
     def held_out(self) -> Iterator[Batch]:
@@ -75,15 +111,35 @@ class PreparedSource:
             for part in rows.split(self._batch_size) if len(rows) else ():
                 yield next_token_batch(part)
 
-    def cursors(self, step: int) -> list[Cursor]:
-        """Where each path stands before step `step`; a checkpoint keeps it for the reader."""
-        counts = self._mix.counts(step * self._batch_size)
-        pairs = zip(self._sources, counts, strict=True)
-        return [Cursor.at(count, source.per_epoch) for source, count in pairs]
+    def position(self, step: int) -> DataPosition:
+        """Where the data stands before step `step`."""
+        mixed = self._mixed(step)
+        paths = []
+        for source, ahead, given in zip(
+            self._sources, self._ahead, self._mix.counts(mixed), strict=True
+        ):
+            cursor = Cursor.at(ahead + given, source.per_epoch)
+            paths.append(
+                PathPosition(
+                    path=source.data.path,
+                    fingerprint=source.data.fingerprint,
+                    order=source.order,
+                    epoch=cursor.epoch,
+                    position=cursor.position,
+                    sequences=ahead + given,
+                )
+            )
+        return DataPosition(mixed=mixed, weights=self._weights, paths=paths)
 
-    def fingerprints(self) -> list[str]:
-        """Hash of the tokens of each path; a resume compares them."""
-        return [source.data.fingerprint for source in self._sources]
+    def origin_after(self, step: int, saved: DataPosition) -> tuple[Origin, list[str]]:
+        """Where a run of this data goes on at `step` from what stood at `saved`, and what is new.
+
+        For a source from the beginning. Raises DataError as `position.origin_after` does.
+        """
+        return origin_after(step, saved, self.position(0), self._mix.counts)
+
+    def _mixed(self, step: int) -> int:
+        return self._origin.mixed + (step - self._origin.step) * self._batch_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +158,10 @@ class FixedSource:
     def held_out(self) -> Iterator[Batch]:
         """The batches given as held out."""
         return iter(self.held_out_batches)
+
+    def position(self, step: int) -> DataPosition:
+        """The number of the next batch."""
+        return DataPosition(mixed=step)
 
 
 def _check_together(opened: list[PreparedData], weights: list[float]) -> None:

@@ -1,9 +1,8 @@
-"""Local paths and pyarrow.fs URIs: globs, atomic writes, moves."""
+"""Input files by glob, and a hash of what is written."""
 
 import fnmatch
 import hashlib
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,96 +10,7 @@ from typing import Any
 from pyarrow import fs as pafs
 
 from disagmoe.errors import DataError
-
-_WILDCARD = re.compile(r"[*?\[]")
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """A place on a file system: a pyarrow file system, and a path in that system's own spelling."""
-
-    fs: Any
-    path: str
-    scheme: str = ""
-    """Scheme of a URI that is not local."""
-    query: str = ""
-    """Query of that URI; it configures the file system (region, endpoint)."""
-
-    @classmethod
-    def parse(cls, text: str) -> "Location":
-        """Read a local path or a URI such as `file:///data` or `s3://bucket/key`.
-
-        Raises DataError for a scheme that pyarrow.fs does not know.
-        """
-        if "://" not in text:
-            return cls(pafs.LocalFileSystem(), os.path.abspath(text))
-        body, mark, query = text.partition("?")
-        wildcard = _WILDCARD.search(body)
-        stem = body[: wildcard.start()] if wildcard else body
-        try:
-            system, path = pafs.FileSystem.from_uri(stem + mark + query)
-        except (ValueError, OSError) as error:
-            raise DataError(f"{text}: not a path that pyarrow.fs can open ({error})") from error
-        path = path.rstrip("/") + ("/" if stem.endswith("/") else "") + body[len(stem) :]
-        if isinstance(system, pafs.LocalFileSystem):
-            return cls(system, os.path.abspath(path))
-        return cls(system, path, text.partition("://")[0], mark + query)
-
-    def __str__(self) -> str:
-        return f"{self.scheme}://{self.path}{self.query}" if self.scheme else self.path
-
-    def __truediv__(self, name: str) -> "Location":
-        return replace(self, path=f"{self.path.rstrip('/')}/{name}")
-
-    def sibling(self, suffix: str) -> "Location":
-        """The same path with `suffix` appended to its last name."""
-        return replace(self, path=self.path.rstrip("/") + suffix)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether files can be memory-mapped and directories renamed."""
-        return isinstance(self.fs, pafs.LocalFileSystem)
-
-    def info(self) -> Any:
-        """pyarrow FileInfo of this path."""
-        return self.fs.get_file_info(self.path)
-
-    def is_file(self) -> bool:
-        """Whether this is a file that exists."""
-        return bool(self.info().type == pafs.FileType.File)
-
-    def names(self) -> list[str]:
-        """Names in this directory, sorted; empty when it does not exist."""
-        selector = pafs.FileSelector(self.path, allow_not_found=True)
-        return sorted(info.base_name for info in self.fs.get_file_info(selector))
-
-    def read_bytes(self) -> bytes:
-        """The whole file; raises DataError naming it when it cannot be read."""
-        try:
-            with self.fs.open_input_stream(self.path, compression=None) as stream:
-                return bytes(stream.read())
-        except OSError as error:
-            raise DataError(f"{self}: cannot be read ({error})") from error
-
-    def write_bytes(self, data: bytes) -> None:
-        """Write the file under a temporary name, then rename it."""
-        temporary = self.temporary()
-        with self.fs.open_output_stream(temporary.path, compression=None) as stream:
-            stream.write(data)
-        self.fs.move(temporary.path, self.path)
-
-    def temporary(self) -> "Location":
-        """A name beside this one for a file that is still being written."""
-        return self.sibling(f".tmp-{os.getpid()}")
-
-    def make_directory(self) -> None:
-        """Create this directory and its parents."""
-        self.fs.create_dir(self.path, recursive=True)
-
-    def delete_directory(self) -> None:
-        """Delete this directory and all that is in it; a missing one is fine."""
-        if self.info().type == pafs.FileType.Directory:
-            self.fs.delete_dir(self.path)
+from disagmoe.storage import WILDCARD, Location
 
 
 class HashingSink:
@@ -180,14 +90,14 @@ def _expand(pattern: str) -> Iterator[Location]:
     if location.is_file():
         yield location
         return
-    if not _WILDCARD.search(location.path):
+    if not WILDCARD.search(location.path):
         if location.info().type == pafs.FileType.Directory:
             raise DataError(
                 f"--input {pattern}: is a directory; say which files, for example '{pattern}/**/*'"
             )
         return
     parts = location.path.split("/")
-    first = next(i for i, part in enumerate(parts) if _WILDCARD.search(part))
+    first = next(i for i, part in enumerate(parts) if WILDCARD.search(part))
     base = replace(location, path="/".join(parts[:first]) or "/")
     yield from _walk(base, parts[first:])
 

@@ -18,7 +18,7 @@ from disagmoe.data.records import (
     read_blocks,
     unreadable,
 )
-from disagmoe.data.storage import Location
+from disagmoe.storage import Location
 from disagmoe.units import KIB
 
 MIN_DOCUMENT_BYTES = 16

@@ -16,8 +16,8 @@ from disagmoe.data.manifest import (
 )
 from disagmoe.data.plan import Plan
 from disagmoe.data.shard import shard_name
-from disagmoe.data.storage import Location
-from disagmoe.errors import DataError
+from disagmoe.errors import DataError, DisagMoEError
+from disagmoe.storage import Location
 
 PLAN = "plan.json"
 
@@ -116,7 +116,7 @@ def finished_shards(work: Location, plan: Plan) -> dict[int, FinishedShard]:
     return finished
 
 
-def after_failure(work: Location, plan: Plan, error: DataError) -> DataError:
+def after_failure(work: Location, plan: Plan, error: DisagMoEError) -> DisagMoEError:
     """Delete a working directory that holds nothing worth keeping; say what is kept."""
     finished = len(finished_shards(work, plan))
     if finished in (0, len(plan.shards)):

@@ -128,6 +128,15 @@ class Optimizer:
                         f"expected {tuple(own.shape)}"
                     )
                 own.copy_(given)
+        self.resume(step_count)
+
+    @torch.no_grad()
+    def resume(self, step_count: int) -> None:
+        """Go on from `states`, whose tensors were filled from outside, after `step_count` steps.
+
+        Parameters follow their masters.
+        """
+        for state in self._states.values():
             self._adamw.state[state.master]["step"].fill_(step_count)
         self._step_count = step_count
         self._round(self._states)

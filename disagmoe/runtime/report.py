@@ -29,6 +29,8 @@ class StepReport:
     """Why the update was left out, or empty."""
     stopped: bool
     """Whether a stop was asked for; this step is the last."""
+    saving: bool
+    """Whether the state after this step is being saved."""
     choices_LE: tuple[tuple[int, ...], ...]
     """Choices that fell on each expert of each layer."""
     seconds: dict[str, float]

@@ -25,6 +25,8 @@ from disagmoe.runtime.offsets import clock_offset
 from disagmoe.runtime.parameters import Parameters, SegmentKind, local_tensors, used_twice
 from disagmoe.runtime.recording import Recording
 from disagmoe.runtime.report import EvalReport, StepReport
+from disagmoe.runtime.restoring import restore
+from disagmoe.runtime.saving import SavedPart, Saver
 from disagmoe.runtime.side import SideOps
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.trace import WorkerTrace
@@ -33,6 +35,7 @@ from disagmoe.runtime.world import Share, World
 from disagmoe.schedule.accounting import Kind
 from disagmoe.schedule.ir import GroupProgram, Op, ProgramSpec
 from disagmoe.schedule.layout import Side
+from disagmoe.storage import Location
 from disagmoe.transport.base import Transport, TransportChannel
 from disagmoe.transport.collective import reduce_to_all_small
 from disagmoe.transport.counted import CountedChannel, Traffic
@@ -51,8 +54,12 @@ class WorkerRuntime:
         evaluation: GroupProgram | None,
         transport: Transport,
         source: BatchSource | None,
+        checkpoints: Location | None = None,
     ) -> None:
-        """`source` is None exactly where attention is not played: experts see no tokens."""
+        """`source` is None exactly where attention is not played: experts see no tokens.
+
+        `checkpoints` is the folder to save to when the config says so; None never saves.
+        """
         self._context = context
         self._train = train
         self._eval = evaluation
@@ -81,6 +88,12 @@ class WorkerRuntime:
             None if experts is None else ExpertSide(context, experts, self.parameters, self._slots)
         )
         self._me = str(context.worker)
+        self._saver = (
+            None
+            if checkpoints is None
+            else Saver(self._me, self.update, context.device, checkpoints, config.checkpoint)
+        )
+        self._first_step = 0
         self._everyone = [str(w) for w in context.layout.workers]
         self._stop_requested = False
         self._totals = StepTotals(valid_targets=0, tokens=0, sequences=0, micro_batches=0)
@@ -109,6 +122,24 @@ class WorkerRuntime:
         self.interpreter.handovers.clock_offset_s = self._offset_s
         if self._attention is not None:
             self._attention.connect(self._channels)
+
+    def restore(self, place: Location) -> None:
+        """Take over the state in the checkpoint `place`. All workers call it together, connected
+        and before their first step.
+
+        Raises CheckpointError where the checkpoint is incomplete, damaged or of another model.
+        """
+        context = self._context
+        self._first_step = restore(self.update, place, self._me, context.device)
+
+    def saved(self, step: int) -> SavedPart:
+        """Wait until the state after `step` steps, whose step has reported `saving`, is durable.
+
+        For another thread than the one that does steps. Raises CheckpointError where it cannot be
+        written.
+        """
+        assert self._saver is not None
+        return self._saver.written(step)
 
     def _take_trace(self) -> WorkerTrace:
         """Return what this step did when, on the first worker's clock."""
@@ -148,6 +179,8 @@ class WorkerRuntime:
         """Leave all channels."""
         self._transport.close()
         self.interpreter.close()
+        if self._saver is not None:
+            self._saver.close()
 
     def request_stop(self) -> None:
         """Make the step under way, or the next one, the last on all workers."""
@@ -161,7 +194,7 @@ class WorkerRuntime:
         """
         self._step = step
         config = self._context.config
-        traced = config.trace.covers(step) or step in config.parallel.profiled_steps
+        traced = config.trace.covers(step) or self._is_profiled(step)
         self.stopwatch.trace(traced)
         self.interpreter.take_hops()  # those of a step that is not traced
         self._take_traffic()  # that of an evaluation
@@ -176,6 +209,7 @@ class WorkerRuntime:
         self.interpreter.run(self._train.program, step_end)
         world = self._world
         assert world is not None
+        saving = self._save(world)
         return StepReport(
             step=step,
             loss=world.loss,
@@ -187,6 +221,7 @@ class WorkerRuntime:
             valid_targets=world.valid_targets,
             skipped=world.reason_to_skip(),
             stopped=world.stop,
+            saving=saving,
             choices_LE=world.choices_LE,
             seconds={kind.value: seconds for kind, seconds in self.stopwatch.take().items()},
             traffic=self._take_traffic(),
@@ -262,26 +297,56 @@ class WorkerRuntime:
         self.stopwatch.switch(Kind.OPTIMIZER)
         norms = self.update.norm_squared()
         self.stopwatch.switch(Kind.IDLE, str(Op.REDUCE_WORLD))
-        self._world = self._sum_world(norms, nonfinite=self._nonfinite)
+        save = self._saver is not None and self._asks_to_save(self._saver)
+        self._world = self._sum_world(norms, nonfinite=self._nonfinite, save=save)
 
     def _sum_world(
-        self, norms: Mapping[SegmentKind, float] | None = None, *, nonfinite: bool = False
+        self,
+        norms: Mapping[SegmentKind, float] | None = None,
+        *,
+        nonfinite: bool = False,
+        save: bool = False,
     ) -> World:
         """Add up what every worker has; all of them get the same bits."""
         context, totals, attention = self._context, self._totals, self._attention
         counters = StepCounters.zero(context, 0) if attention is None else attention.counters
-        speaks = context.worker == context.layout.workers[0]
         share = Share(
             counters=counters,
             norm_squared=norms or {},
             nonfinite=nonfinite,
             stop=self._stop_requested,
-            tokens=totals.tokens if speaks else 0,
-            valid_targets=totals.valid_targets if speaks else 0,
+            save=save,
+            tokens=totals.tokens if self._speaks else 0,
+            valid_targets=totals.valid_targets if self._speaks else 0,
         )
         vector = share.encode(self._everyone.index(self._me), len(self._everyone))
         total = reduce_to_all_small(self._channels[WORLD], self._me, self._everyone, vector)
         return World.decode(total, self._everyone, context.config.model.experts)
+
+    @property
+    def _speaks(self) -> bool:
+        """Whether this worker speaks for all in what all of them know."""
+        return self._context.worker == self._context.layout.workers[0]
+
+    def _is_profiled(self, step: int) -> bool:
+        return step in self._context.config.parallel.profiled_steps(self._first_step)
+
+    def _asks_to_save(self, saver: Saver) -> bool:
+        config = self._context.config
+        by_number = config.checkpoint.saves_after(self._step, config.train.steps)
+        return by_number or (self._speaks and saver.is_due())
+
+    def _save(self, world: World) -> bool:
+        """Begin to save where the world says so; return whether it does."""
+        on_stop = world.stop and self._context.config.checkpoint.on_stop
+        if self._saver is None or not (world.save or on_stop):
+            return False
+        self.stopwatch.switch(Kind.CHECKPOINT, "save")
+        done = self._step + 1
+        data = self._source.position(done) if self._source is not None and self._speaks else None
+        self._saver.save(done, data)
+        self.stopwatch.switch(Kind.IDLE)
+        return True
 
     def _update(self) -> None:
         self.stopwatch.switch(Kind.OPTIMIZER)

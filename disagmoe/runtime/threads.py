@@ -16,6 +16,7 @@ from disagmoe.runtime.context import Context
 from disagmoe.runtime.step import WorkerRuntime
 from disagmoe.schedule.from_config import compile_for
 from disagmoe.schedule.layout import Side, Worker
+from disagmoe.storage import Location
 from disagmoe.transport.inproc import InprocHub
 
 T = TypeVar("T")
@@ -24,7 +25,14 @@ T = TypeVar("T")
 class ThreadedRun:
     """Every worker of a resolved config, driven in lockstep."""
 
-    def __init__(self, config: RunConfig, source: BatchSource, *, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        source: BatchSource,
+        *,
+        checkpoints: Location | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
         train, evaluation = compile_for(config)
         layout = train.programs.spec.layout
         self.hub = InprocHub([str(worker) for worker in layout.workers], timeout_s)
@@ -35,6 +43,7 @@ class ThreadedRun:
                 None if evaluation is None else evaluation.programs.part(worker.group),
                 self.hub.transport(str(worker)),
                 None if worker.group.side is Side.EXPERT else source,
+                checkpoints,
             )
             for worker in layout.workers
         }

@@ -45,6 +45,11 @@ class Update:
         )
         self._grads: dict[str, torch.Tensor] = {}
 
+    @property
+    def held(self) -> tuple[Replicas, ...]:
+        """This worker's part of each segment that it holds."""
+        return tuple(self._replicas.values())
+
     def connect(self, channels: Mapping[str, TransportChannel]) -> None:
         """Take the channels among replicas."""
         for name, held in self._replicas.items():

@@ -10,7 +10,7 @@ from disagmoe.runtime.counters import StepCounters
 from disagmoe.runtime.parameters import SegmentKind
 
 _NORMS = tuple(f"norm_squared_{kind}" for kind in SegmentKind)
-_SCALARS = (*_NORMS, "overflow", "stop", "tokens", "valid_targets", "loss", "balance", "z")
+_SCALARS = (*_NORMS, "overflow", "stop", "save", "tokens", "valid_targets", "loss", "balance", "z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,8 @@ class Share:
     nonfinite: bool = False
     """Whether this worker's own gradients, before any sum over replicas, are not finite."""
     stop: bool = False
+    save: bool = False
+    """Whether this worker asks for a save after the step."""
     tokens: int = 0
     valid_targets: int = 0
 
@@ -38,6 +40,7 @@ class Share:
             *(norm if math.isfinite(norm) else 0.0 for norm in norms),
             float(overflow),
             float(self.stop),
+            float(self.save),
             float(self.tokens),
             float(self.valid_targets),
             *counters.sums(),
@@ -55,6 +58,7 @@ class World:
     overflow: bool
     """Whether a sum of gradients is not finite, be its terms finite or not."""
     stop: bool
+    save: bool
     tokens: int
     valid_targets: int
     loss: float
@@ -74,6 +78,7 @@ class World:
             norm_squared=sum(scalars[name] for name in _NORMS),
             overflow=scalars["overflow"] > 0,
             stop=scalars["stop"] > 0,
+            save=scalars["save"] > 0,
             tokens=int(scalars["tokens"]),
             valid_targets=int(scalars["valid_targets"]),
             loss=scalars["loss"],

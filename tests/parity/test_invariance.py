@@ -298,6 +298,7 @@ def observation(worker: str, loss: float, value: float) -> dict[Worker, Observat
         valid_targets=1,
         skipped="",
         stopped=False,
+        saving=False,
         choices_LE=((1,),),
         seconds={},
         traffic={},

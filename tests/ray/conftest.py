@@ -101,12 +101,14 @@ class Launched:
         """All of it so far."""
         return self._err.read_text()
 
-    def wait_for(self, pattern: str, timeout_s: float = 150) -> re.Match[str]:
-        """Wait until stderr has `pattern`."""
+    def wait_for(
+        self, pattern: str, timeout_s: float = 150, stream: str = "stderr"
+    ) -> re.Match[str]:
+        """Wait until `stream` has `pattern`."""
         end = time.monotonic() + timeout_s
-        while (match := re.search(pattern, self.stderr)) is None:
-            assert self.process.poll() is None, self.stderr
-            assert time.monotonic() < end, f"no {pattern!r} in:\n{self.stderr}"
+        while (match := re.search(pattern, getattr(self, stream))) is None:
+            assert self.process.poll() is None, self.stdout + self.stderr
+            assert time.monotonic() < end, f"no {pattern!r} in:\n{getattr(self, stream)}"
             time.sleep(0.1)
         return match
 

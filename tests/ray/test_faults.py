@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from disagmoe.api import Result
+from disagmoe.checkpoint.find import find
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
@@ -47,7 +48,7 @@ def test_a_frozen_worker_ends_the_run_at_the_deadline(
     assert leftovers() == []
     error = Result.load(tmp_path / "run").first_error
     assert error is not None
-    assert error.startswith("F0.0 answers nothing, though its process is there")
+    assert error.startswith("F0.0 answers nothing, and its death is not reported")
 
 
 def test_ctrl_c_ends_the_run_after_the_step(
@@ -64,6 +65,9 @@ def test_ctrl_c_ends_the_run_after_the_step(
     lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
     assert len(lines) == result.steps
     assert '"stopped": true' in lines[-1]
+    saved = find(str(tmp_path / "run"))
+    assert (saved.manifest.step, str(saved.place)) == (result.steps, result.checkpoint)
+    run.expect(rf"to go on: disagmoe train --resume {tmp_path}/run\n")
 
 
 def test_sigterm_ends_the_run_while_it_starts(

@@ -7,20 +7,30 @@ from disagmoe.actors.messages import (
     Adopted,
     Call,
     FailureKind,
+    Located,
     Outcome,
     Progress,
+    Restored,
+    Saved,
     Started,
     WorkerAssignment,
     WorkerFailure,
 )
+from disagmoe.checkpoint.manifest import FileEntry
+from disagmoe.checkpoint.part import Part
+from disagmoe.checkpoint.slices import Slice
+from disagmoe.data.position import DataPosition
 from disagmoe.runtime.report import EvalReport, StepReport
+from disagmoe.runtime.saving import SavedPart
 from disagmoe.schedule.accounting import Kind
 from disagmoe.transport.counted import Traffic
 
 WORKERS = ("A0.0", "F0.0")
 
 
-def step_report(step: int, *, stopped: bool = False, compute_s: float = 1.0) -> StepReport:
+def step_report(
+    step: int, *, stopped: bool = False, saving: bool = False, compute_s: float = 1.0
+) -> StepReport:
     """What a worker might report; the loss says which step it was."""
     return StepReport(
         step=step,
@@ -33,6 +43,7 @@ def step_report(step: int, *, stopped: bool = False, compute_s: float = 1.0) -> 
         valid_targets=90,
         skipped="",
         stopped=stopped,
+        saving=saving,
         choices_LE=((10, 30), (20, 20), (0, 0)),
         seconds=dict.fromkeys(Kind, 0.0) | {Kind.COMPUTE: compute_s, Kind.RECV_WAIT: 1.0},
         traffic={"A0>F0.act": Traffic(2, 64), "world": Traffic(1, 8)},
@@ -43,6 +54,20 @@ def step_report(step: int, *, stopped: bool = False, compute_s: float = 1.0) -> 
 def good_outcome(call: Call, worker: str) -> Outcome:
     """What a worker without trouble answers."""
     match call.kind:
+        case "locate":
+            return Located(
+                worker=worker,
+                node="n",
+                host="127.0.0.1",
+                pid=1,
+                gpu_ids=(),
+                visible_gpus=(),
+                node_gpus=(),
+                nics=(),
+                environment={},
+                versions={},
+                files="",
+            )
         case "setup":
             return Started(worker=worker, host="127.0.0.1", pid=1, versions={"python": "3"})
         case "step":
@@ -51,6 +76,18 @@ def good_outcome(call: Call, worker: str) -> Outcome:
             return EvalReport(loss=7.0, valid_targets=10)
         case "adopt":
             return Adopted(worker)
+        case "restore":
+            return Restored(worker)
+        case "saved":
+            return Saved(worker, saved_part(worker))
+
+
+def saved_part(worker: str) -> SavedPart:
+    """The half of a parameter that a worker has not written."""
+    file = FileEntry(name=f"{worker}.safetensors", worker=worker, size_bytes=100, sha256=["00"])
+    half = 2 * WORKERS.index(worker)
+    data = DataPosition(mixed=8) if worker == WORKERS[0] else None
+    return SavedPart(Part(file, (Slice("a", (4,), half, half + 2),)), updates=3, data=data)
 
 
 class FakeClock:
@@ -87,7 +124,7 @@ class FakeCrew:
         self._replies: list[Reply] = []
 
     def assign(self, assignments: Sequence[WorkerAssignment]) -> None:
-        if self._replies:
+        if any(reply.call.kind != "saved" for reply in self._replies):
             raise AssertionError("calls are under way")
         self.assigned.append(assignments)
 
@@ -99,6 +136,10 @@ class FakeCrew:
                 self._replies.append(Reply(call, worker, outcome))
         queued = {reply.call for reply in self._replies}
         self.most_queued = max(self.most_queued, len(queued))
+
+    def reply(self, call: Call, worker: str, outcome: Outcome) -> None:
+        """Let the next poll return this."""
+        self._replies.append(Reply(call, worker, outcome))
 
     def poll(self, timeout_s: float) -> list[Reply]:
         if not self._replies:

@@ -1,11 +1,16 @@
 """Order and deadlines of the calls of a run."""
 
+from pathlib import Path
+
 import pytest
 
 from disagmoe.actors.calls import Deadlines, calls, evaluates_after
 from disagmoe.actors.messages import Call
-from disagmoe.config.cluster import ClusterConfig
+from disagmoe.config.load import override
+from disagmoe.config.run import RunConfig
 from disagmoe.config.train import EvalConfig, TrainConfig
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def train(steps: int, every: int) -> TrainConfig:
@@ -43,9 +48,13 @@ def test_a_step_is_known_to_be_followed_by_an_evaluation() -> None:
 
 
 def test_only_the_first_step_has_more_time() -> None:
-    deadlines = Deadlines.of(ClusterConfig(start_timeout_s=7, step_timeout_s=10))
+    sets = ["cluster.start_timeout_s=7", "cluster.step_timeout_s=10", "checkpoint.timeout_s=5"]
+    config = override(RunConfig.load(ROOT / "configs/tiny.toml"), sets)
     asked = [Call("setup"), Call("step", 0), Call("step", 1), Call("eval", 1), Call("adopt", 1)]
-    assert [deadlines.limit_s(call) for call in asked] == [7, 30, 10, 10, 10]
+    asked += [Call("restore", 4), Call("step", 4), Call("saved", 4)]
+    new, resumed = Deadlines.of(config), Deadlines.of(config, first_step=4)
+    assert [new.limit_s(call) for call in asked] == [7, 30, 10, 10, 10, 5, 10, 5]
+    assert [resumed.limit_s(call) for call in asked] == [7, 10, 10, 10, 10, 5, 30, 5]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +64,8 @@ def test_only_the_first_step_has_more_time() -> None:
         (Call("step", 3), "step 3"),
         (Call("eval", 3), "evaluation after step 3"),
         (Call("adopt", 3), "change of programs after step 3"),
+        (Call("restore", 3), "loading of the checkpoint of 3 steps"),
+        (Call("saved", 3), "saving after 3 steps"),
     ],
 )
 def test_calls_have_names(call: Call, name: str) -> None:

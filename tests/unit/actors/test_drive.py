@@ -1,27 +1,44 @@
 """The driving loop against a crew without processes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from disagmoe.actors.drive import QUEUED_CALLS, Drive, Retune, Traces
+from disagmoe.actors.drive import QUEUED_CALLS, Drive, Retune, Settle, Traces
 from disagmoe.actors.events import (
+    CheckpointSaved,
     EvalResult,
     Event,
     RunEnded,
+    RunPlaced,
+    RunResumed,
     RunStarted,
     ScheduleTuned,
     StepResult,
     StepTraced,
 )
 from disagmoe.actors.inquest import Inquest
-from disagmoe.actors.messages import Call, Outcome, WorkerAssignment
+from disagmoe.actors.keeper import Keeper
+from disagmoe.actors.messages import (
+    Call,
+    FailureKind,
+    Located,
+    Outcome,
+    ResumePoint,
+    WorkerAssignment,
+)
+from disagmoe.checkpoint.catalogue import complete_steps
+from disagmoe.checkpoint.find import find
+from disagmoe.checkpoint.manifest import Done
 from disagmoe.config.load import override
 from disagmoe.config.run import RunConfig
+from disagmoe.data.position import Origin
+from disagmoe.errors import PlacementError
 from disagmoe.runtime.trace import WorkerTrace
+from disagmoe.storage import Location
 from tests.unit.actors.fakes import FakeClock, FakeCrew, failure, good_outcome, step_report
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -35,13 +52,31 @@ def no_retune(steps: Sequence[Traces]) -> Any:
     raise AssertionError("nothing was profiled")
 
 
+PLACED = RunPlaced(seats=())
+PLACES = [cast(WorkerAssignment, object())]
+
+
+def settle(located: Mapping[str, Located]) -> tuple[RunPlaced, Sequence[WorkerAssignment]]:
+    assert list(located) == ["A0.0", "F0.0"]
+    return PLACED, PLACES
+
+
 def run(crew: FakeCrew, clock: FakeClock, *sets: str) -> list[Event]:
     return list(drive(crew, clock, *sets).events())
 
 
-def drive(crew: FakeCrew, clock: FakeClock, *sets: str, retune: Retune = no_retune) -> Drive:
+def drive(
+    crew: FakeCrew,
+    clock: FakeClock,
+    *sets: str,
+    settle: Settle = settle,
+    retune: Retune = no_retune,
+    keeper: Keeper | None = None,
+) -> Drive:
     inquest = Inquest(lambda text: "stacks.txt", clock)
-    return Drive(config(*sets), crew, inquest, retune, clock)
+    settings = config(*sets)
+    keeper = keeper or Keeper(Location.parse("/nowhere"), settings, "00", now=clock)
+    return Drive(settings, crew, inquest, settle, retune, keeper, clock)
 
 
 def test_a_run_to_its_end() -> None:
@@ -49,6 +84,7 @@ def test_a_run_to_its_end() -> None:
     crew = FakeCrew(clock)
     events = run(crew, clock, "train.eval.every=3")
     assert [type(event) for event in events] == [
+        RunPlaced,
         RunStarted,
         StepResult,
         StepResult,
@@ -93,7 +129,14 @@ def test_a_stopped_step_is_the_last() -> None:
 
 
 PROFILED = ("parallel.profile=on", "train.steps=6")
-TUNED = ScheduleTuned(config=config(), seconds={}, expert_shares=[], planned_s=1.0, gap=1.0)
+TUNED = ScheduleTuned(
+    config=config("parallel.costs.rows=0.125"),
+    seconds={},
+    expert_shares=[],
+    planned_s=1.0,
+    gap=1.0,
+    programs_sha256="11",
+)
 ASSIGNMENTS = [cast(WorkerAssignment, object())]
 
 
@@ -117,6 +160,7 @@ def test_programs_change_between_steps_and_after_all_calls_before() -> None:
     sets = (*PROFILED, "train.eval.every=3", "trace.first_step=2", "trace.steps=2")
     events = list(drive(crew, clock, *sets, retune=retune).events())
     assert [str(call) for call in crew.started] == [
+        "placement",
         "start-up",
         "step 0",
         "step 1",
@@ -128,7 +172,7 @@ def test_programs_change_between_steps_and_after_all_calls_before() -> None:
         "step 5",
         "evaluation after step 5",
     ]
-    assert crew.assigned == [ASSIGNMENTS]
+    assert crew.assigned == [PLACES, ASSIGNMENTS]
     traces = [{w: WorkerTrace(step, (), ()) for w in crew.workers} for step in range(4)]
     assert seen == [traces[1:3]]
     assert [e for e in events if isinstance(e, StepTraced)] == [
@@ -167,7 +211,21 @@ def test_a_worker_that_cannot_change_its_programs_ends_the_run() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["setup", "step", "eval"])
+def test_workers_that_are_in_the_wrong_place_end_the_run() -> None:
+    def refuse(located: Mapping[str, Located]) -> Any:
+        raise PlacementError("F0.0 on 10.0.0.2 (node 1) sees 0 GPUs\nF0.1 too")
+
+    clock = FakeClock()
+    crew = FakeCrew(clock)
+    (ended,) = drive(crew, clock, settle=refuse).events()
+    assert isinstance(ended, RunEnded)
+    (found,) = ended.failures
+    assert (found.worker, found.kind) == ("F0.0", FailureKind.UNFIT)
+    assert found.message == "F0.0 on 10.0.0.2 (node 1) sees 0 GPUs\nF0.1 too"
+    assert crew.killed == 1
+
+
+@pytest.mark.parametrize("kind", ["locate", "setup", "step", "eval"])
 def test_a_failure_ends_the_run_with_its_cause_in_front(kind: str) -> None:
     def answer(call: Call, worker: str) -> Outcome:
         if call.kind != kind:
@@ -186,6 +244,7 @@ def test_a_failure_ends_the_run_with_its_cause_in_front(kind: str) -> None:
 @pytest.mark.parametrize(
     ("call", "limit_s", "name"),
     [
+        (Call("locate"), 180, "placement"),
         (Call("setup"), 180, "start-up"),
         (Call("step", 0), 1800, "step 0"),
         (Call("step", 2), 600, "step 2"),
@@ -205,3 +264,152 @@ def test_a_call_that_is_not_answered_ends_the_run(call: Call, limit_s: int, name
     (late,) = ended.failures
     assert late.message.startswith(f"F0.0 has not finished {name} within {limit_s} s; ")
     assert crew.killed == 1
+
+
+def saving(*steps: int, stopped: int = -1) -> Callable[[Call, str], Outcome]:
+    """Save after `steps`, and stop after one of them."""
+
+    def answer(call: Call, worker: str) -> Outcome:
+        if call.kind == "step" and call.step in steps:
+            return step_report(call.step, saving=True, stopped=call.step == stopped)
+        return good_outcome(call, worker)
+
+    return answer
+
+
+def keeper_of(folder: Path, clock: FakeClock, resume: ResumePoint | None = None) -> Keeper:
+    for step in range(1, 6):  # as the workers would
+        (folder / f"step-{step}").mkdir()
+    return Keeper(Location.parse(str(folder)), config(), "00", resume, clock)
+
+
+def point(step: int, programs: str = "00") -> ResumePoint:
+    done = Done(step=step, updates=step, tokens=100 * step, first_loss=9.0)
+    return ResumePoint(
+        place=f"/c/step-{step}", done=done, origin=Origin(step), programs_sha256=programs
+    )
+
+
+def test_a_checkpoint_is_complete_once_all_parts_are(tmp_path: Path) -> None:
+    clock = FakeClock()
+    crew = FakeCrew(clock, saving(1, 3))
+    events = list(drive(crew, clock, keeper=keeper_of(tmp_path, clock)).events())
+    saved = [event for event in events if isinstance(event, CheckpointSaved)]
+    assert [event.step for event in saved] == [2, 4]
+    assert [event.place for event in saved] == [f"{tmp_path}/step-2", f"{tmp_path}/step-4"]
+    assert [call.step for call in crew.started if call.kind == "saved"] == [2, 4]
+    assert events[-1] == RunEnded(status="ok")
+    assert events.index(saved[0]) > events.index(step_result(events, 1))
+    manifest = find(f"{tmp_path}@2").manifest
+    assert manifest.done == Done(step=2, updates=3, tokens=200, first_loss=5.0, last_loss=4.0)
+    assert (manifest.data["mixed"], manifest.programs_sha256) == (8, "00")
+    assert [file.worker for file in manifest.files] == list(crew.workers)
+    assert manifest.versions == {"python": "3"}
+
+
+def step_result(events: list[Event], step: int) -> StepResult:
+    return next(event for event in events if isinstance(event, StepResult) and event.step == step)
+
+
+def test_a_stopped_run_ends_once_it_is_saved(tmp_path: Path) -> None:
+    clock = FakeClock()
+    crew = FakeCrew(clock, saving(1, stopped=1))
+    events = list(drive(crew, clock, keeper=keeper_of(tmp_path, clock)).events())
+    assert [type(event) for event in events[-2:]] == [CheckpointSaved, RunEnded]
+    assert events[-1] == RunEnded(status="stopped")
+    assert complete_steps(Location.parse(str(tmp_path))) == [2]
+
+
+def test_a_worker_that_cannot_save_ends_the_run_and_nothing_is_complete(tmp_path: Path) -> None:
+    def answer(call: Call, worker: str) -> Outcome:
+        fails = call.kind == "saved" and worker == "F0.0"
+        return failure(worker, "raised") if fails else saving(1)(call, worker)
+
+    clock = FakeClock()
+    crew = FakeCrew(clock, answer)
+    events = list(drive(crew, clock, keeper=keeper_of(tmp_path, clock)).events())
+    assert events[-1] == RunEnded(status="failed", failures=(failure("F0.0", "raised"),))
+    assert complete_steps(Location.parse(str(tmp_path))) == []
+    assert crew.killed == 1
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_save_that_takes_too_long_ends_the_run(tmp_path: Path, at: int) -> None:
+    def answer(call: Call, worker: str) -> Outcome | None:
+        hangs = call.kind == "saved" and worker == "F0.0"
+        later = call.kind == "step" and call.step > at
+        return None if hangs or later else saving(at)(call, worker)
+
+    clock = FakeClock()
+    crew = FakeCrew(clock, answer)
+    sets = ("cluster.step_timeout_s=5000",)
+    events = list(drive(crew, clock, *sets, keeper=keeper_of(tmp_path, clock)).events())
+    ended = events[-1]
+    assert isinstance(ended, RunEnded)
+    (late,) = ended.failures
+    number = at + 1
+    assert late.message.startswith(f"F0.0 has not finished saving after {number} steps within 1800")
+
+
+def test_a_manifest_that_cannot_be_written_ends_the_run(tmp_path: Path) -> None:
+    clock = FakeClock()
+    crew = FakeCrew(clock, saving(1))
+    keeper = keeper_of(tmp_path, clock)
+    (tmp_path / "step-2").rmdir()
+    events = list(drive(crew, clock, keeper=keeper).events())
+    ended = events[-1]
+    assert isinstance(ended, RunEnded)
+    assert ended.failures[0].message.startswith(f"driver: {tmp_path}/step-2/manifest.json: cannot")
+    assert crew.killed == 1
+
+
+def test_a_resumed_run_loads_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    clock = FakeClock()
+    crew = FakeCrew(clock, saving(3))
+    keeper = keeper_of(tmp_path, clock, point(2))
+    events = list(drive(crew, clock, "train.eval.every=1", keeper=keeper).events())
+    assert [str(call) for call in crew.started] == [
+        "placement",
+        "start-up",
+        "loading of the checkpoint of 2 steps",
+        "step 2",
+        "evaluation after step 2",
+        "step 3",
+        "evaluation after step 3",
+        "saving after 4 steps",
+    ]
+    assert events[2] == RunResumed(step=2, place="/c/step-2", elapsed_s=2.0, same_programs=True)
+    assert find(str(tmp_path)).manifest.done == Done(
+        step=4, updates=3, tokens=400, first_loss=9.0, last_loss=2.0
+    )
+
+
+def test_a_resumed_run_measures_what_is_not_known_yet(tmp_path: Path) -> None:
+    clock = FakeClock()
+    crew = FakeCrew(clock, traced)
+    keeper = keeper_of(tmp_path, clock, point(1, "other"))
+    seen: list[list[int]] = []
+
+    def retune(steps: Sequence[Traces]) -> tuple[ScheduleTuned, Sequence[WorkerAssignment]]:
+        seen.append([traces["A0.0"].step for traces in steps])
+        return TUNED, ASSIGNMENTS
+
+    events = list(drive(crew, clock, *PROFILED, retune=retune, keeper=keeper).events())
+    assert seen == [[2, 3]]
+    assert events[2] == RunResumed(step=1, place="/c/step-1", elapsed_s=2.0, same_programs=False)
+
+
+def test_a_checkpoint_holds_what_was_measured(tmp_path: Path) -> None:
+    def answer(call: Call, worker: str) -> Outcome:
+        outcome = traced(call, worker)
+        return replace(outcome, saving=call.step in (1, 4)) if call.kind == "step" else outcome  # type: ignore[type-var]
+
+    clock = FakeClock()
+    crew = FakeCrew(clock, answer)
+    keeper = keeper_of(tmp_path, clock)
+    list(
+        drive(crew, clock, *PROFILED, retune=lambda s: (TUNED, ASSIGNMENTS), keeper=keeper).events()
+    )
+    before, after = find(f"{tmp_path}@2").manifest, find(f"{tmp_path}@5").manifest
+    assert (before.run_config(), before.programs_sha256) == (config(), "00")
+    assert (after.run_config(), after.programs_sha256) == (TUNED.config, "11")

@@ -10,15 +10,22 @@ import pytest
 from disagmoe.actors.host import WorkerHost
 from disagmoe.actors.messages import (
     Adopted,
+    Call,
     FailureKind,
+    Located,
+    Restored,
+    Saved,
     Started,
     Stopped,
     WorkerAssignment,
     WorkerFailure,
 )
+from disagmoe.errors import CheckpointError
 from disagmoe.runtime.report import EvalReport
+from disagmoe.runtime.saving import SavedPart
 from disagmoe.runtime.step import WorkerRuntime
-from tests.unit.actors.fakes import step_report
+from disagmoe.storage import Location
+from tests.unit.actors.fakes import good_outcome, saved_part, step_report
 
 CONFIG = SimpleNamespace(parallel=SimpleNamespace(attention_weights=[1.0, 2.0]))
 ASSIGNMENT = cast(
@@ -30,6 +37,7 @@ ASSIGNMENT = cast(
         config=CONFIG,
         train=SimpleNamespace(open=lambda: "T"),
         evaluation=None,
+        resume=SimpleNamespace(step=3, place="/c/step-3"),
     ),
 )
 
@@ -56,6 +64,15 @@ class FakeRuntime:
     def adopt(self, *what: Any) -> None:
         self.done.append(f"adopt {what}")
 
+    def restore(self, place: Location) -> None:
+        self.done.append(f"restore {place}")
+
+    def saved(self, step: int) -> SavedPart:
+        outcome = self._steps.get(f"saved_{step}", saved_part("A0.0"))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return cast(SavedPart, outcome)
+
     def evaluate(self) -> EvalReport:
         self.done.append("evaluate")
         return EvalReport(loss=1.0, valid_targets=2)
@@ -77,6 +94,8 @@ def test_calls_reach_the_runtime() -> None:
     started = host.setup(ASSIGNMENT)
     assert isinstance(started, Started)
     assert (started.worker, started.host) == ("A0.1", "127.0.0.1")
+    assert host.restore(ASSIGNMENT) == Restored("A0.1")
+    assert host.ping().call == "loading of the checkpoint of 3 steps"
     assert host.run_step(0) == step_report(0)
     assert host.evaluate(0) == EvalReport(loss=1.0, valid_targets=2)
     assert host.adopt(ASSIGNMENT, 0) == Adopted("A0.1")
@@ -85,12 +104,36 @@ def test_calls_reach_the_runtime() -> None:
     host.close()
     assert runtime.done == [
         "connect",
+        "restore /c/step-3",
         "step 0",
         "evaluate",
         "adopt ('T', None, [1.0, 2.0])",
         "request_stop",
         "close",
     ]
+
+
+def test_a_worker_says_where_it_is_before_it_is_set_up() -> None:
+    def find(assignment: WorkerAssignment) -> Located:
+        found = good_outcome(Call("locate"), assignment.worker)
+        assert isinstance(found, Located)
+        return found
+
+    host = WorkerHost(lambda _: cast(WorkerRuntime, FakeRuntime()), find)
+    assert host.locate(ASSIGNMENT) == good_outcome(Call("locate"), "A0.1")
+    assert (host.ping().worker, host.ping().call) == ("A0.1", "placement")
+
+
+def test_a_state_is_saved_while_steps_go_on_and_after_a_stop() -> None:
+    error = CheckpointError("A0.1 cannot write")
+    host = host_of(FakeRuntime(at_0=step_report(0, stopped=True), saved_2=error))
+    host.setup(ASSIGNMENT)
+    host.run_step(0)
+    assert host.run_step(1) == Stopped()
+    assert host.saved(1) == Saved("A0.1", saved_part("A0.0"))
+    failure = host.saved(2)
+    assert isinstance(failure, WorkerFailure)
+    assert (failure.kind, failure.message) == (FailureKind.RAISED, "A0.1 cannot write")
 
 
 def test_after_a_failure_no_call_is_made() -> None:

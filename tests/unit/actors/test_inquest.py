@@ -1,7 +1,9 @@
 """Who failed first, asked before the workers are killed."""
 
+from collections.abc import Mapping
+
 from disagmoe.actors.inquest import Inquest, describe_failures
-from disagmoe.actors.messages import Call, FailureKind, Outcome
+from disagmoe.actors.messages import Call, FailureKind, Outcome, Progress
 from tests.unit.actors.fakes import FakeClock, FakeCrew, failure
 
 WORKERS = ("A0.0", "A0.1", "F0.0")
@@ -33,8 +35,22 @@ def test_a_worker_that_does_not_answer_is_the_cause_of_failed_transfers() -> Non
     crew = crew_of(clock, {}, silent=("F0.0",))
     first, second = Inquest(str, clock).failed(crew, failure("A0.0", "transport"))
     assert (first.worker, first.kind) == ("F0.0", FailureKind.SILENT)
-    assert first.message.startswith("F0.0 answers nothing, though its process is there")
+    assert first.message.startswith("F0.0 answers nothing, and its death is not reported")
     assert second == failure("A0.0", "transport")
+
+
+def test_a_death_that_is_reported_late_is_told_as_a_death() -> None:
+    clock = FakeClock()
+    crew = crew_of(clock, {}, silent=("F0.0",))
+    answer_pings = crew.ping
+
+    def ping(timeout_s: float) -> Mapping[str, Progress]:
+        crew.reply(Call("step", 1), "F0.0", failure("F0.0", "died"))
+        return answer_pings(timeout_s)
+
+    crew.ping = ping
+    found = Inquest(str, clock).failed(crew, failure("A0.0", "transport"))
+    assert found == (failure("F0.0", "died"), failure("A0.0", "transport"))
 
 
 def test_a_missed_deadline_says_where_all_workers_are_and_keeps_their_stacks() -> None:

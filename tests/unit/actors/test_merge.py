@@ -28,6 +28,7 @@ def test_a_step_has_global_numbers_once_and_the_workers_own_by_name() -> None:
         valid_targets=90,
         skipped="",
         stopped=False,
+        saving=False,
         step_s=4.0,
         tokens_per_s=25.0,
         compute_share={"A0": 4 / 6, "F0": 0.0},

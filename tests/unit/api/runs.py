@@ -1,6 +1,6 @@
 """Events and results of runs that never were."""
 
-from disagmoe.actors.events import EvalResult, RunStarted, StepResult
+from disagmoe.actors.events import EvalResult, RunPlaced, RunStarted, Seat, StepResult
 from disagmoe.actors.messages import Started
 from disagmoe.schedule.accounting import Shares
 
@@ -8,6 +8,33 @@ SHARES = {
     "A0": Shares(utilisation=0.75, exposed_communication=0.25, bubble=0.0),
     "F0": Shares(utilisation=0.5, exposed_communication=0.5, bubble=0.0),
 }
+
+
+def placed() -> RunPlaced:
+    """Two workers on nodes of their own, one of them with a GPU."""
+    common = {"pid": 11, "environment": {}}
+    return RunPlaced(
+        seats=(
+            Seat(
+                worker="A0.0",
+                node="a" * 20,
+                host="10.0.0.1",
+                gpu=3,
+                device="NVIDIA H800",
+                nics=("mlx5_3", "mlx5_4"),
+                **common,
+            ),
+            Seat(
+                worker="F0.0",
+                node="b" * 20,
+                host="10.0.0.2",
+                gpu=None,
+                device="cpu",
+                nics=(),
+                **common,
+            ),
+        )
+    )
 
 
 def started() -> RunStarted:
@@ -36,6 +63,7 @@ def step(
         valid_targets=90,
         skipped=skipped,
         stopped=False,
+        saving=False,
         step_s=step_s,
         tokens_per_s=100 / step_s,
         compute_share={"A0": 0.75, "F0": 0.5},

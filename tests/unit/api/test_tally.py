@@ -5,16 +5,24 @@ from pathlib import Path
 import pytest
 import ray
 
-from disagmoe.actors.events import Event, RunEnded
+from disagmoe.actors.events import CheckpointSaved, Event, RunEnded, RunResumed
 from disagmoe.actors.messages import FailureKind, WorkerFailure
 from disagmoe.api.result import Result
 from disagmoe.api.tally import Tally, outcome
+from disagmoe.checkpoint.manifest import Done
 from disagmoe.errors import PlacementError
-from tests.unit.api.runs import SHARES, evaluation, started, step
+from tests.unit.api.runs import SHARES, evaluation, placed, started, step
 
 FAILED = RunEnded(
     status="failed",
     failures=(WorkerFailure(worker="F0.0", kind=FailureKind.DIED, message="F0.0 died", at_s=0),),
+)
+
+UNSAVED = RunEnded(
+    status="failed",
+    failures=(
+        WorkerFailure(worker="F0.0", kind=FailureKind.RAISED, message="F0.0 cannot write", at_s=0),
+    ),
 )
 
 
@@ -33,6 +41,7 @@ def result_of(*events: Event) -> Result:
 
 def test_a_whole_run() -> None:
     events = (
+        placed(),
         started(),
         step(0, step_s=50.0),
         step(1, step_s=1.0, skipped="because"),
@@ -44,6 +53,7 @@ def test_a_whole_run() -> None:
     )
     assert result_of(*events) == Result(
         status="ok",
+        first_step=0,
         steps=4,
         skipped_steps=1,
         first_loss=5.0,
@@ -60,8 +70,22 @@ def test_a_whole_run() -> None:
         peak_memory_bytes={"A0.0": 1003, "F0.0": 900},
         peak_memory_total_bytes=7,
         placement={
-            "A0.0": {"host": "127.0.0.1", "pid": 11},
-            "F0.0": {"host": "127.0.0.1", "pid": 12},
+            "A0.0": {
+                "host": "10.0.0.1",
+                "node": "a" * 20,
+                "pid": 11,
+                "gpu": 3,
+                "device": "NVIDIA H800",
+                "nics": ["mlx5_3", "mlx5_4"],
+            },
+            "F0.0": {
+                "host": "10.0.0.2",
+                "node": "b" * 20,
+                "pid": 11,
+                "gpu": None,
+                "device": "cpu",
+                "nics": [],
+            },
         },
         versions={"python": "3.12.1", "ray": ray.__version__},
         restarts=0,
@@ -70,6 +94,38 @@ def test_a_whole_run() -> None:
         elapsed_s=9.0,
         path="/run",
     )
+
+
+def test_a_resumed_run_counts_what_was_before() -> None:
+    tally = tally_of(
+        started(),
+        RunResumed(step=4, place="/c/step-4", elapsed_s=1.0, same_programs=True),
+        step(4),
+        step(5, skipped="because"),
+    )
+    tally.before = Done(step=4, updates=3, tokens=1000, first_loss=9.0)
+    tally.checkpoint = "/c/step-4"
+    result = tally.result(
+        "ok", first_error=None, peak_memory_total_bytes=7, elapsed_s=9.0, path=Path("/run")
+    )
+    assert (result.first_step, result.steps, result.skipped_steps) == (4, 6, 2)
+    assert (result.first_loss, result.last_loss, result.tokens) == (9.0, 0.0, 1200)
+    assert result.checkpoint == "/c/step-4"
+    tally.add(
+        CheckpointSaved(
+            step=6, place="/c/step-6", size_bytes=1, elapsed_s=1.0, deleted=(), problem=""
+        )
+    )
+    assert tally.checkpoint == "/c/step-6"
+
+
+def test_a_resume_that_has_nothing_left_to_do_keeps_the_losses() -> None:
+    tally = tally_of(started(), RunEnded(status="ok"))
+    tally.before = Done(step=4, updates=4, tokens=1000, first_loss=9.0, last_loss=3.0)
+    result = tally.result(
+        "ok", first_error=None, peak_memory_total_bytes=7, elapsed_s=9.0, path=Path("/run")
+    )
+    assert (result.steps, result.first_loss, result.last_loss) == (4, 9.0, 3.0)
 
 
 def test_a_run_of_one_step_counts_the_first() -> None:
@@ -93,6 +149,7 @@ def test_a_run_that_did_not_start_has_no_numbers() -> None:
         ([RunEnded(status="stopped")], None, ("stopped", None)),
         ([FAILED], None, ("failed", "F0.0 died")),
         ([FAILED], KeyboardInterrupt(), ("stopped", None)),
+        ([UNSAVED], KeyboardInterrupt(), ("stopped", "F0.0 cannot write")),
         ([], SystemExit(143), ("stopped", None)),
         ([], PlacementError("no room"), ("failed", "no room")),
         ([], ValueError("in a callback"), ("failed", "ValueError: in a callback")),

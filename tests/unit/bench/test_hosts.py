@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from disagmoe.bench import hosts
-from disagmoe.bench.hosts import Host, HostNetwork, build_commands, check_possible, limit_command
+from disagmoe.bench.hosts import (
+    Host,
+    HostNetwork,
+    abandoned,
+    build_commands,
+    check_possible,
+    limit_command,
+)
 from disagmoe.errors import PlacementError
 
 HOSTS = [Host(0, "dm-0", "dm-switch"), Host(1, "dm-1", "dm-switch")]
@@ -61,6 +68,15 @@ def test_tcp_of_a_host_is_set_and_a_refusal_says_what_was_refused(
     text = r"dm-0: cannot set .*/none/tcp_congestion_control to 'reno': No such file"
     with pytest.raises(PlacementError, match=text):
         hosts._set_tcp(HOSTS[0])
+
+
+def test_hosts_of_a_killed_bench_are_told_from_those_of_living_ones_and_of_others() -> None:
+    gone = 2**22 + 1  # above the largest pid_max of Linux
+    mine = f"dm{os.getpid()}-0"
+    assert abandoned([f"dm{gone}-0", mine, f"dm{gone}-switch", "blue", f"xdm{gone}-0", "dm-1"]) == [
+        f"dm{gone}-0",
+        f"dm{gone}-switch",
+    ]
 
 
 def test_all_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

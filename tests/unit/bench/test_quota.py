@@ -38,6 +38,13 @@ def test_an_empty_group_is_removed(tmp_path: Path) -> None:
     assert not (tmp_path / "cpu" / "host").exists()
 
 
+def test_groups_of_a_killed_bench_are_removed(tmp_path: Path) -> None:
+    gone = tmp_path / "cpu" / f"dm{2**22 + 1}-0"  # above the largest pid_max of Linux
+    gone.mkdir(parents=True)
+    with cpu_group("host", tmp_path):
+        assert not gone.exists()
+
+
 def test_a_machine_without_cpu_cgroups_is_refused(tmp_path: Path) -> None:
     with (
         pytest.raises(PlacementError, match="this machine has no CPU cgroups"),

@@ -12,6 +12,7 @@ from disagmoe.errors import (
     DisagMoEError,
     PlacementError,
     ScheduleError,
+    StorageError,
     TransportError,
     WorkerError,
 )
@@ -25,7 +26,8 @@ from disagmoe.errors import (
         (PlacementError("x"), 3),
         (ScheduleError("x"), 1),
         (TransportError("x"), 1),
-        (CheckpointError("x"), 1),
+        (CheckpointError("x"), 2),
+        (StorageError("x"), 2),
         (WorkerError("x"), 1),
         (DisagMoEError("x"), 1),
     ],

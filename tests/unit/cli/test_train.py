@@ -14,6 +14,7 @@ from disagmoe.api import Callback, Result, RunConfig, RunFailedError
 from disagmoe.api.tally import Tally
 from disagmoe.cli.main import app
 from disagmoe.errors import ConfigError
+from tests.unit.checkpoint.saved import small
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = str(ROOT / "configs/tiny.toml")
@@ -36,12 +37,19 @@ class Trainers:
         self.end = end
         self.config: RunConfig | None = None
         self.run_dir: Path | None = None
+        self.resume: str | None = None
         self.callbacks: Sequence[Callback] = ()
 
     def __call__(
-        self, config: RunConfig, *, run_dir: Path | None, callbacks: Sequence[Callback]
+        self,
+        config: RunConfig,
+        *,
+        run_dir: Path | None,
+        resume: str | None,
+        callbacks: Sequence[Callback],
     ) -> "Trainers":
         self.config, self.run_dir, self.callbacks = config, run_dir, callbacks
+        self.resume = resume
         return self
 
     def fit(self) -> Result:
@@ -54,9 +62,15 @@ class Trainers:
 def train(
     monkeypatch: pytest.MonkeyPatch, end: Callable[[], Result], *arguments: str
 ) -> tuple[Outcome, Trainers]:
+    return train_with(monkeypatch, end, "--config", TINY, *arguments)
+
+
+def train_with(
+    monkeypatch: pytest.MonkeyPatch, end: Callable[[], Result], *arguments: str
+) -> tuple[Outcome, Trainers]:
     trainers = Trainers(end)
     monkeypatch.setattr(api, "Trainer", trainers)
-    return CliRunner().invoke(app, ["train", "--config", TINY, *arguments]), trainers
+    return CliRunner().invoke(app, ["train", *arguments]), trainers
 
 
 def test_config_settings_and_directory_reach_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,10 +84,52 @@ def test_config_settings_and_directory_reach_the_trainer(monkeypatch: pytest.Mon
     assert outcome.stderr.splitlines()[0] == "ok: 0 steps in 1.0 s"
 
 
+def test_the_address_of_a_ray_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, trainers = train(monkeypatch, result, "--address", "10.0.0.1:6379")
+    assert trainers.config is not None
+    assert trainers.config.cluster.address == "10.0.0.1:6379"
+    outcome, _ = train(monkeypatch, result, "--address", "http://head:8265")
+    assert isinstance(outcome.exception, ConfigError)
+    assert str(outcome.exception).startswith(
+        f'{TINY}: cluster.address = "http://head:8265"; expected HOST:PORT, "auto", "local" or ""'
+    )
+
+
 def test_json_prints_the_result_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, trainers = train(monkeypatch, result, "--json")
     assert outcome.stdout == result().to_json() + "\n"
     assert trainers.run_dir is None
+
+
+def test_a_config_may_be_that_of_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small(tmp_path, 3)
+    outcome, trainers = train_with(
+        monkeypatch, result, "--resume", f"{tmp_path}@3", "--set", "train.steps=9"
+    )
+    assert outcome.exit_code == 0, outcome.output
+    assert trainers.config == RunConfig.load(TINY, ["train.steps=9"])
+    assert trainers.resume == f"{tmp_path}@3"
+    outcome, trainers = train(monkeypatch, result, "--resume", "auto", "--run-dir", "/run")
+    assert (trainers.resume, trainers.run_dir) == ("auto", Path("/run"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give --config FILE, or --resume D to go on with a checkpoint's"),
+        (["--resume", "auto"], "--resume auto may find no checkpoint to begin with; give --config"),
+        (["--resume", "/nowhere@4"], "/nowhere: has no complete checkpoint step-4; it has none"),
+    ],
+)
+def test_without_any_config_nothing_starts(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    outcome, trainers = train_with(monkeypatch, result, *arguments)
+    said = " ".join(f"{outcome.stderr} {outcome.exception}".replace("\u2502", "").split())
+    assert message in said
+    assert trainers.config is None
 
 
 def test_warnings_of_the_config_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,14 +177,16 @@ def test_the_installed_command_is_the_module() -> None:
     assert "from disagmoe.cli.main import main" in (ROOT / "disagmoe/__main__.py").read_text()
 
 
-def test_a_run_for_a_cluster_of_gpus_is_refused_where_there_are_none(
+def test_a_run_for_a_cluster_is_refused_where_none_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     path = ROOT / "configs/runs/qwen3-235b-h800x16.toml"
     outcome = CliRunner().invoke(
         app, ["train", "--config", str(path), "--run-dir", str(tmp_path / "run")]
     )
     assert isinstance(outcome.exception, ConfigError)
-    assert 'cluster.device = "cuda", but this machine has no CUDA device' in str(outcome.exception)
+    assert 'cluster.mode = "cluster" joins a Ray cluster and never starts one; name it with' in str(
+        outcome.exception
+    )
     assert list(tmp_path.iterdir()) == []

@@ -1,59 +1,213 @@
-"""Workers by node, and what is said when a cluster has no such nodes."""
+"""Nodes for a run, from a Ray that is told what to do."""
 
-from disagmoe.cluster.placement import Bundle, bundles, by_address, explain
-from disagmoe.schedule.layout import Layout, Side
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from disagmoe.cluster import placement
+from disagmoe.cluster.bundles import Bundle
+from disagmoe.cluster.nodes import Holder, Node
+from disagmoe.cluster.placement import by_address, check_disjoint, placed
+from disagmoe.errors import (
+    PlacementBusy,
+    PlacementError,
+    PlacementInfeasible,
+    PlacementTimeout,
+)
+from disagmoe.schedule.layout import Side
+from tests.unit.cluster.clusters import attention, expert, node
+
+ASKED = (
+    Bundle(side=Side.ATTENTION, workers=("A0.0", "A0.1"), cpus=2.0),
+    Bundle(side=Side.EXPERT, workers=("F0.0",), cpus=1.0),
+)
+HOLDER = Holder("disagmoe-other", {"expert_node": 1.0})
 
 
-def layout(**changes: object) -> Layout:
-    settings = {"layers": 2, "groups": 1, "attention_workers": 3, "expert_workers": 2, **changes}
-    return Layout(**settings)  # type: ignore[arg-type]
+class FakeRay:
+    """Gives a placement group once `give_at_s` has come; a look at it takes a second."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        self.give_at_s = 0.0
+        self.nodes: list[Node] = [node(9), attention(1), expert(2)]
+        self.removed = 0
+        self.asked: dict[str, Any] = {}
+        self.change: Callable[[], None] = lambda: None
+        monkeypatch.setattr(placement, "placement_group", self.placement_group)
+        monkeypatch.setattr(placement, "placement_group_table", self.table)
+        monkeypatch.setattr(placement, "remove_placement_group", self.remove)
+        monkeypatch.setattr(placement, "read_nodes", lambda: list(self.nodes))
+        monkeypatch.setattr(placement, "read_holders", lambda: {self.nodes[2].id: [HOLDER]})
+        monkeypatch.setattr(placement.time, "monotonic", lambda: self.now_s)
+
+    def placement_group(self, bundles: list[dict[str, float]], **options: Any) -> "FakeRay":
+        self.asked = {"bundles": bundles, **options}
+        return self
+
+    def wait(self, timeout_s: float) -> bool:
+        self.now_s += 1
+        self.change()
+        return self.now_s > self.give_at_s
+
+    def table(self, _: "FakeRay") -> dict[str, Any]:
+        return {"bundles_to_node_id": {0: self.nodes[1].id, 1: self.nodes[2].id}}
+
+    def remove(self, _: "FakeRay") -> None:
+        self.removed += 1
 
 
-def test_sides_never_share_a_node() -> None:
-    asked = bundles(layout().workers, workers_per_node=2, gpus_per_worker=1.0)
-    assert asked == (
-        Bundle(Side.ATTENTION, ("A0.0", "A0.1"), 2.0),
-        Bundle(Side.ATTENTION, ("A0.2",), 1.0),
-        Bundle(Side.EXPERT, ("F0.0", "F0.1"), 2.0),
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    return FakeRay(monkeypatch)
+
+
+def test_each_worker_has_its_place_while_the_block_runs(fake: FakeRay) -> None:
+    with placed(ASKED, "disagmoe-x") as places:
+        assert fake.removed == 0
+    assert fake.removed == 1
+    assert {w: (p.host, p.cpus) for w, p in places.items()} == {
+        "A0.0": ("10.0.0.1", 2),
+        "A0.1": ("10.0.0.1", 2),
+        "F0.0": ("10.0.0.2", 4),
+    }
+    assert [places[w].strategy.placement_group_bundle_index for w in ("A0.1", "F0.0")] == [0, 1]
+    assert fake.asked == {
+        "bundles": [{"attention_node": 1.0, "CPU": 2.0}, {"expert_node": 1.0, "CPU": 1.0}],
+        "strategy": "STRICT_SPREAD",
+        "name": "disagmoe-x",
+        "bundle_label_selector": [{}, {}],
+    }
+
+
+def test_all_gpus_of_a_node_are_the_runs_where_it_has_reserved_them(fake: FakeRay) -> None:
+    fake.nodes = [node(9), attention(1, GPU=8.0), expert(2, GPU=8.0)]
+    asked = [
+        Bundle(side=Side.ATTENTION, workers=("A0.0",), cpus=1.0, gpus=8.0),
+        Bundle(side=Side.EXPERT, workers=("F0.0",), cpus=1.0, gpus=1.0),
+    ]
+    with placed(asked, "x") as places:
+        assert {w: p.all_gpus for w, p in places.items()} == {"A0.0": True, "F0.0": False}
+
+
+def test_what_no_nodes_can_hold_is_not_even_asked_for(fake: FakeRay) -> None:
+    fake.nodes.pop()
+    with (
+        pytest.raises(PlacementInfeasible, match=r"1 of 1 nodes for attention and 0 of 1 nodes"),
+        placed(ASKED, "x", wait_s=100.0, nearest=lambda _: ["a = 1"]),
+    ):
+        pass
+    assert fake.asked == {}
+
+
+def test_nodes_in_use_are_not_waited_for_unless_told(fake: FakeRay) -> None:
+    fake.give_at_s = 1e9
+    fake.nodes[2] = expert(2, free={"CPU": 4.0})
+    with pytest.raises(PlacementBusy) as caught, placed(ASKED, "x"):
+        pass
+    assert fake.now_s <= 4
+    assert fake.removed == 1
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("nodes for this run are in use: free are 1 of 1 nodes for attention")
+    assert lines[-2].endswith("held by disagmoe-other (expert_node 1)")
+    assert lines[-1] == "end what holds them, or wait for them: --set cluster.wait_s=3600"
+
+
+def test_nodes_in_use_are_waited_for_and_their_holder_is_told_once(fake: FakeRay) -> None:
+    fake.give_at_s = 50
+    busy, free = expert(2, free={"CPU": 4.0}), expert(2)
+    fake.nodes[2] = busy
+    said: list[str] = []
+
+    def change() -> None:
+        fake.nodes[2] = busy if fake.now_s < 49 else free
+
+    fake.change = change
+    with placed(ASKED, "x", wait_s=60.0, say=said.append) as places:
+        assert set(places) == {"A0.0", "A0.1", "F0.0"}
+    (text,) = said
+    assert "held by disagmoe-other (expert_node 1)" in text
+    assert text.endswith("\nwaiting for them for at most 60 s (cluster.wait_s)")
+
+
+def test_waiting_has_an_end(fake: FakeRay) -> None:
+    fake.give_at_s = 1e9
+    fake.nodes[2] = expert(2, free={"CPU": 4.0})
+    with pytest.raises(PlacementBusy) as caught, placed(ASKED, "x", wait_s=20.0):
+        pass
+    assert 20 <= fake.now_s <= 22
+    assert str(caught.value).endswith(
+        "\nwaited for 20 s (cluster.wait_s); end what holds them, or wait longer"
     )
-    assert asked[1].resources == {"attention_node": 1.0, "CPU": 1.0, "GPU": 1.0}
 
 
-def test_colocated_workers_have_nodes_of_their_own_kind() -> None:
-    both = layout(attention_workers=2, colocated=True)
-    (first, _) = bundles(both.workers, workers_per_node=1, gpus_per_worker=0.0)
-    assert first == Bundle(Side.COLOCATED, ("C0.0",), 0.0)
-    assert first.resources == {"colocated_node": 1.0, "CPU": 1.0}
+def test_a_node_that_goes_while_it_is_waited_for(fake: FakeRay) -> None:
+    fake.give_at_s = 1e9
+
+    def change() -> None:
+        fake.nodes = fake.nodes[:2]
+
+    fake.change = change
+    with pytest.raises(PlacementInfeasible, match="0 of 1 nodes for experts"), placed(ASKED, "x"):
+        pass
+    assert fake.removed == 1
+
+
+def test_free_nodes_that_ray_does_not_give(fake: FakeRay) -> None:
+    fake.give_at_s = 1e9
+    with pytest.raises(PlacementTimeout, match="within 30 s, although they seem to be free"):  # noqa: SIM117
+        with placed(ASKED, "x"):
+            pass
+    assert fake.removed == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (
+            [1, 1],
+            "Ray has put A0.0 A0.1 and F0.0 on the same node, 10.0.0.1 (node 11111111)",
+        ),
+        (
+            [2, 1],
+            "Ray has put attention_node 1, CPU 2 on 10.0.0.2 (node 22222222), which does not have "
+            "that",
+        ),
+        ([1, 3], "nodes have gone while the run was placed: 3333333333333333"),
+    ],
+)
+def test_what_ray_gives_is_checked(given: list[int], problem: str) -> None:
+    both = node(1, attention_node=1.0, expert_node=1.0, CPU=4.0)
+    nodes = [both, expert(2)]
+    with pytest.raises(PlacementError) as caught:
+        check_disjoint(ASKED, [f"{number:x}" * 16 for number in given], nodes)
+    assert str(caught.value) == problem
+    check_disjoint(ASKED, [both.id, nodes[1].id], nodes)
+
+
+def hosts(*numbers: int) -> list[Node]:
+    return [
+        replace(node(index), host=f"10.0.0.{number}")
+        for index, number in enumerate(numbers, start=1)
+    ]
 
 
 def test_workers_of_a_side_follow_the_addresses_of_their_hosts() -> None:
     """Ray puts equal bundles where it likes; a run that starts again finds its ranks in place."""
-    asked = bundles(layout().workers, workers_per_node=1, gpus_per_worker=0.0)
-    hosts = ["10.0.0.10", "10.0.0.9", "10.0.0.1", "10.0.0.12", "10.0.0.11"]
-    assert by_address(asked, hosts) == [2, 1, 0, 4, 3]
+    asked = [
+        Bundle(side=side, workers=(f"{side}{rank}",), cpus=1.0)
+        for side, count in ((Side.ATTENTION, 3), (Side.EXPERT, 2))
+        for rank in range(count)
+    ]
+    assert by_address(asked, hosts(10, 9, 1, 12, 11)) == [2, 1, 0, 4, 3]
 
 
 def test_bundles_that_ask_for_more_keep_their_own_nodes() -> None:
-    asked = bundles(layout().workers, workers_per_node=2, gpus_per_worker=0.0)
-    assert by_address(asked, ["10.0.0.3", "10.0.0.2", "10.0.0.1"]) == [0, 1, 2]
-
-
-def test_a_cluster_that_does_not_fit_is_shown_beside_what_was_asked() -> None:
-    asked = bundles(layout(attention_workers=1, expert_workers=1).workers, 1, 0.0)
-    nodes = [
-        {
-            "NodeManagerAddress": "10.0.0.1",
-            "Resources": {"CPU": 4.0, "attention_node": 1.0, "memory": 1e9},
-        },
-        {"NodeManagerAddress": "10.0.0.2", "Resources": {"CPU": 4.0}},
+    asked = [
+        ASKED[0],
+        Bundle(side=Side.ATTENTION, workers=("A0.2",), cpus=1.0),
+        Bundle(side=Side.ATTENTION, workers=("A0.3", "A0.4"), cpus=2.0, accelerator="H800"),
     ]
-    assert explain(asked, nodes, 60.0) == (
-        "this cluster has not given 2 nodes within 60 s. Asked, one node each:\n"
-        "  A0.0: attention_node 1, CPU 1\n"
-        "  F0.0: expert_node 1, CPU 1\n"
-        "Nodes have, in use or not:\n"
-        "  10.0.0.1: CPU 4, attention_node 1\n"
-        "  10.0.0.2: CPU 4\n"
-        "start nodes with `ray start --resources '{\"attention_node\": 1}'` (or expert_node, "
-        "colocated_node), or end what else runs there"
-    )
+    assert by_address(asked, hosts(3, 2, 1)) == [0, 1, 2]

@@ -100,6 +100,9 @@ def test_tables_come_parents_first() -> None:
         "train.eval",
         "data",
         "cluster",
+        "cluster.attention",
+        "cluster.expert",
+        "checkpoint",
         "trace",
     ]
 

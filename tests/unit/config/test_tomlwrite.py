@@ -38,6 +38,9 @@ def values_of(kind: Any, limits: list[object]) -> st.SearchStrategy[Any]:
             allow_nan=False,
             allow_infinity=False,
         )
+    if get_origin(kind) is dict:
+        key, item = get_args(kind)
+        return st.dictionaries(values_of(key, []), values_of(item, []), max_size=3)
     return {str: st.text(), bool: st.booleans()}[kind]
 
 

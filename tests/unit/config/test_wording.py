@@ -15,7 +15,10 @@ WRONG = {
     "foo.num_experts=1": "foo.num_experts is no setting; did you mean model.experts?",
     "foo.bar.baz=1": "foo.bar.baz is no setting; `disagmoe config explain` lists all",
     "foo=1": "foo is no setting; `disagmoe config explain` lists all",
-    "foo={}": "[foo] is no table; the tables are model, parallel, train, data, cluster and trace",
+    "foo={}": (
+        "[foo] is no table; the tables are model, parallel, train, data, cluster, checkpoint and "
+        "trace"
+    ),
     "train.eval.zq=1": (
         "train.eval.zq is no setting; "
         "the settings of [train.eval] are train.eval.every and train.eval.sequences"
@@ -64,11 +67,16 @@ WRONG = {
     '"ep_1f1b", "ep_overlap" or "serial"',
     "parallel.tensor=2": "parallel.tensor = 2; expected 1, the only value for now",
     "parallel.rings=0": "parallel.rings = 0; expected an integer >= 1",
-    "cluster.mode=true": 'cluster.mode = true; expected "local", the only value for now',
-    "data.paths=[]": "data.paths = []; expected a list of texts, at least 1",
-    f"cluster.mode={'x' * 100}": (
-        f'cluster.mode = "{"x" * 56}...; expected "local", the only value for now'
+    "cluster.mode=true": 'cluster.mode = true; expected "local" or "cluster"',
+    "cluster.nic_map=3": ("cluster.nic_map = 3 is an integer; expected a table of lists of texts"),
+    'cluster.nic_map={"A0.0"="x"}': (
+        'cluster.nic_map.A0.0 = "x" is text; expected a list of texts: put it in brackets, ["x"]'
     ),
+    'cluster.nic_map={"A0.0"=["x", 3]}': (
+        'cluster.nic_map.A0.0[1] = 3 is an integer; expected text: put it in quotes, "3"'
+    ),
+    "data.paths=[]": "data.paths = []; expected a list of texts, at least 1",
+    f"cluster.mode={'x' * 100}": (f'cluster.mode = "{"x" * 56}...; expected "local" or "cluster"'),
 }
 
 

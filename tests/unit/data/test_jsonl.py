@@ -11,7 +11,7 @@ from disagmoe.data import jsonl
 from disagmoe.data.jsonl import read_jsonl
 from disagmoe.data.manifest import BadRecord
 from disagmoe.data.records import Document, Piece, ReadOptions, Record
-from disagmoe.data.storage import Location
+from disagmoe.storage import Location
 
 
 def _read(path: Path, edges: list[int] | None = None) -> list[Record]:

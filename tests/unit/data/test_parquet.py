@@ -8,8 +8,8 @@ import pytest
 from disagmoe.data.manifest import BadRecord
 from disagmoe.data.parquet import open_parquet, read_parquet
 from disagmoe.data.records import Document, Piece, ReadOptions, Record
-from disagmoe.data.storage import Location
 from disagmoe.errors import DataError
+from disagmoe.storage import Location
 
 
 def _write(path: Path, column: Any, row_group_size: int = 2, name: str = "text") -> Path:

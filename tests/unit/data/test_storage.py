@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from disagmoe.data.storage import HashingSink, Location, find_files
+from disagmoe.data.storage import HashingSink, find_files
 from disagmoe.errors import DataError
 
 
@@ -62,31 +62,6 @@ def test_what_matches_nothing_is_named(tree: Path) -> None:
         find_files([f"{tree}/*"], ["*"])
     with pytest.raises(DataError, match=r"is a directory; say which files, for example '.*/\*\*/"):
         find_files([f"{tree}/sub"], [])
-
-
-def test_unknown_scheme_is_refused() -> None:
-    with pytest.raises(DataError, match=r"nope://x/y: not a path that pyarrow.fs can open"):
-        Location.parse("nope://x/y")
-
-
-def test_remote_names_can_be_read_back() -> None:
-    location = Location.parse("mock:///bucket/dir*") / "name"
-    assert str(location) == "mock://bucket/dir*/name"
-    assert not location.is_local
-
-
-def test_write_is_by_rename_and_leaves_nothing_else(tmp_path: Path) -> None:
-    place = Location.parse(str(tmp_path)) / "file"
-    place.write_bytes(b"old")
-    place.write_bytes(b"new")
-    assert place.read_bytes() == b"new"
-    assert place.sibling("").path == place.path
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_unreadable_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"gone: cannot be read"):
-        (Location.parse(str(tmp_path)) / "gone").read_bytes()
 
 
 def test_sink_hashes_what_it_passes_on() -> None:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from disagmoe.data.manifest import BadRecord
 from disagmoe.data.records import Document, Piece, ReadOptions, Record
-from disagmoe.data.storage import Location
 from disagmoe.data.textfile import cut_stream, cut_text, read_text, window_bytes
+from disagmoe.storage import Location
 
 texts = st.text(st.sampled_from("ab\n\u00e9\u20ac\U0001f600"), max_size=200)
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 from pyarrow import fs as pafs
 
-from disagmoe.data.storage import Location
 from disagmoe.data.workdir import publish, working_directory
+from disagmoe.storage import Location
 
 
 def _store(tmp_path: Path) -> Location:

@@ -33,12 +33,13 @@ def test_every_worker_adds_its_share() -> None:
             valid_targets=17,
         ),
         Share(counters=counters(), norm_squared={experts: 2.0}),
-        Share(counters=counters(0.25, 1), norm_squared={experts: 1.0}, stop=True),
+        Share(counters=counters(0.25, 1), norm_squared={experts: 1.0}, stop=True, save=True),
     )
     assert world == World(
         norm_squared=7.5,
         overflow=False,
         stop=True,
+        save=True,
         tokens=20,
         valid_targets=17,
         loss=1.75,
