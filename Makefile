@@ -3,6 +3,8 @@
 # make lint            the first three of these
 # make grafana-smoke   start Prometheus, Grafana (both by Docker) and a run; query every panel
 # make lock            pin what .venv holds
+# make install-gpu     the extra gpu (GPU_EXTRA=gpu13 for CUDA 13), and what the doctor says of it
+# make test-gpu        NCCL on the GPUs of this machine, without Ray; prints one JSON object
 #
 # PYTHON is the interpreter that .venv is made from. A torch that .venv already holds is kept if it
 # fits, so a CPU or CUDA build of your choice goes in first (see README.md).
@@ -21,7 +23,7 @@ QUICKSTART_DATA := runs/quickstart-data
 STDLIB := import sysconfig; print(sysconfig.get_path('stdlib'))
 
 .DELETE_ON_ERROR:
-.PHONY: quickstart test lint lock install install-dev grafana-smoke
+.PHONY: quickstart test lint lock install install-dev install-gpu test-gpu grafana-smoke
 
 quickstart: install $(QUICKSTART_DATA)/manifest.json
 	$(BIN)/disagmoe train --config configs/quickstart.toml --run-dir $(RUN_DIR)
@@ -54,6 +56,15 @@ grafana-smoke: install $(QUICKSTART_DATA)/manifest.json
 install: $(VENV)/.installed
 
 install-dev: $(VENV)/.installed-dev
+
+# On CUDA 12 torch is replaced by a build for it, unless the one that is there fits.
+GPU_EXTRA ?= gpu
+install-gpu: install
+	$(PIP_INSTALL) --no-build-isolation --editable ".[$(GPU_EXTRA)]"
+	$(BIN)/disagmoe doctor
+
+test-gpu:
+	@$(BIN)/python scripts/test_gpu.py
 
 lock: install-dev
 	$(BIN)/python scripts/lock.py

@@ -17,9 +17,13 @@ from disagmoe.runtime.context import Context
 from disagmoe.runtime.step import WorkerRuntime
 from disagmoe.schedule.layout import Side, Worker
 from disagmoe.storage import Location
+from disagmoe.transport.base import Transport
 from disagmoe.transport.gloo import GlooTransport
+from disagmoe.transport.nccl import NcclTransport
+from disagmoe.transport.nccl_library import load_nccl
 from disagmoe.transport.rendezvous import connect
 from disagmoe.transport.staged import StagedTransport
+from disagmoe.transport.streams import CudaStreams
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +74,32 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
         Context(config, train.spec, worker, device),
         train,
         None if assignment.evaluation is None else assignment.evaluation.open(),
-        StagedTransport(gloo, device) if device.type == "cuda" else gloo,
+        _transport(assignment, gloo, device),
         None if worker.group.side is Side.EXPERT else open_data(config, origin),
         Location.parse(assignment.checkpoints) if assignment.checkpoints else None,
     )
     install(runtime, assignment.worker, os.environ)
     return runtime
+
+
+def _transport(assignment: WorkerAssignment, gloo: Transport, device: torch.device) -> Transport:
+    """What carries tensors on `device`; `gloo` carries those in host memory."""
+    cluster = assignment.config.cluster
+    if device.type == "cpu":
+        return gloo
+    if cluster.transport == "gloo":
+        return StagedTransport(gloo, device)
+    store = connect(assignment.store_host, assignment.store_port, cluster.start_timeout_s)
+    return NcclTransport(
+        assignment.worker,
+        store,
+        gloo,
+        CudaStreams(device),
+        load_nccl(),
+        epoch=assignment.epoch,
+        timeout_s=cluster.transfer_timeout_s,
+        start_timeout_s=cluster.start_timeout_s,
+    )
 
 
 def started(assignment: WorkerAssignment) -> Started:

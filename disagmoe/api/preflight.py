@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import torch
+
 from disagmoe.actors.startup import open_data
 from disagmoe.api.tensorboard import check_tensorboard
 from disagmoe.cluster.ground import cuda_on, with_nodes
 from disagmoe.cluster.join import OWN, Target
 from disagmoe.cluster.local import check_local
+from disagmoe.cluster.shares import worker_count
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
 from disagmoe.config.trained import refuse_only_planned
@@ -34,7 +37,10 @@ def opened(config: RunConfig, target: Target = OWN) -> tuple[RunConfig, Prepared
     refuse_only_planned(config)
     check_groups(config.model, config.train.optimizer)
     config = divided(config)
-    resolved = with_nodes(target, resolve(config, cuda=cuda_on(target, config)))
+    cuda, cluster = cuda_on(target, config), config.cluster.mode == "cluster"
+    # each worker of a cluster has its own; on one machine they may share
+    own = cuda and (cluster or torch.cuda.device_count() >= worker_count(config))
+    resolved = with_nodes(target, resolve(config, cuda=cuda, own_gpus=own))
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})
     folder = resolved.checkpoint.folder

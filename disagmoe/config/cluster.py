@@ -45,8 +45,10 @@ class ClusterConfig(Section):
     """Longest time to wait for nodes that others use."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes CUDA where this machine, or each side's nodes, have it."""
-    transport: Literal["auto", "gloo"] = "auto"
-    """Library that carries tensors: `gloo`, which copies those on CUDA through host memory."""
+    transport: Literal["auto", "gloo", "nccl"] = "auto"
+    """Library that carries tensors: `nccl` between CUDA devices, each of one worker alone; or
+    `gloo`, which copies those on CUDA through host memory. `auto` takes NCCL where each
+    worker has a CUDA device."""
     threads_per_worker: int = Field(default=0, ge=0)
     """Compute threads of each worker; 0 divides a machine's cores among its workers."""
     step_timeout_s: float = Field(default=600.0, gt=0)

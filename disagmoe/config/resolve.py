@@ -12,8 +12,9 @@ LEAST_PROFILED_RUN = 10
 """Steps of a run that `parallel.profile = "auto"` measures; a shorter one gains nothing."""
 
 
-def resolve(config: RunConfig, *, cuda: bool) -> RunConfig:
-    """Return `config` with every `auto` filled in; `cuda` says whether a CUDA device is here.
+def resolve(config: RunConfig, *, cuda: bool, own_gpus: bool | None = None) -> RunConfig:
+    """Return `config` with every `auto` filled in; `cuda` says whether a CUDA device is here, and
+    `own_gpus` whether there is one for each worker, where that is known.
 
     Resolving twice changes nothing. `parallel.in_flight = 0` stays where a profile will fill it in.
     Settings that depend on the machine's cores
@@ -29,9 +30,11 @@ def resolve(config: RunConfig, *, cuda: bool) -> RunConfig:
             'cluster.device = "cuda", but this machine has no CUDA device that torch can use; '
             'use "auto" or "cpu"'
         )
+    device = _fill(config.cluster.device, "cuda" if cuda else "cpu")
+    if config.cluster.transport == "nccl":
+        found += _without_nccl(cuda=cuda, device=device, own_gpus=own_gpus)
     if found:
         raise ConfigError(found)
-    device = _fill(config.cluster.device, "cuda" if cuda else "cpu")
     return config.model_copy(
         update={
             "parallel": _resolve_parallel(config),
@@ -43,10 +46,32 @@ def resolve(config: RunConfig, *, cuda: bool) -> RunConfig:
                 }
             ),
             "cluster": config.cluster.model_copy(
-                update={"device": device, "transport": _fill(config.cluster.transport, "gloo")}
+                update={
+                    "device": device,
+                    "transport": _fill(
+                        config.cluster.transport,
+                        "nccl" if device == "cuda" and own_gpus else "gloo",
+                    ),
+                }
             ),
         }
     )
+
+
+def _without_nccl(*, cuda: bool, device: str, own_gpus: bool | None) -> list[str]:
+    """Why NCCL cannot be had."""
+    if not cuda:
+        why = "this machine has none that torch can use"
+    elif device != "cuda":
+        why = f'cluster.device = "{device}"'
+    elif own_gpus is False:
+        why = "there are fewer of them than workers, which NCCL cannot share"
+    else:
+        return []
+    return [
+        f'cluster.transport = "nccl" moves tensors between CUDA devices, and {why}; use "auto" or '
+        '"gloo"'
+    ]
 
 
 def _resolve_parallel(config: RunConfig) -> ParallelConfig:

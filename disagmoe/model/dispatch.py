@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from disagmoe.model.device import count_values, to_device, to_host
 from disagmoe.model.precision import wide
 
 Dedupe = Literal["rank", "none"]
@@ -36,29 +37,34 @@ def plan_dispatch(
     `rank` sends one row per (token, worker) that the token chose, `none` one per (token, choice).
     Pairs are ordered by (token, choice). Workers that no token chose get empty tensors.
     """
-    device, top_k = expert_TK.device, expert_TK.shape[1]
-    sizes_N = torch.tensor([len(experts) for experts in ranges], device=device)
-    workers_N = torch.arange(len(ranges), device=device)
-    owner_E = torch.repeat_interleave(workers_N, sizes_N)
-    first_expert_N = sizes_N.cumsum(0) - sizes_N
+    device, top_k, workers = expert_TK.device, expert_TK.shape[1], len(ranges)
+    sizes = [len(experts) for experts in ranges]
+    first_experts = [sum(sizes[:worker]) for worker in range(workers)]
+    owners = [worker for worker, size in enumerate(sizes) for _ in range(size)]
+    table = to_device([*owners, *first_experts], device)
+    owner_E, first_expert_N = table.split([len(owners), workers])
 
     chosen = expert_TK.flatten()
     owner_of_choice = owner_E[chosen]
     choice = torch.argsort(owner_of_choice, stable=True)  # by (worker, token, choice)
     worker = owner_of_choice[choice]
     token = choice // top_k
-    starts_row = torch.ones_like(token, dtype=torch.bool)
+    starts_row = torch.ones_like(token)
     if dedupe == "rank":
         starts_row[1:] = (token[1:] != token[:-1]) | (worker[1:] != worker[:-1])
-    rows_N = torch.bincount(worker[starts_row], minlength=len(ranges))
+    rows_N = worker.new_zeros(workers).index_add_(0, worker, starts_row)
     first_row_N = rows_N.cumsum(0) - rows_N
-    row = starts_row.cumsum(0) - 1 - first_row_N[worker]
+    row_of_all = starts_row.cumsum(0) - 1
+    row = row_of_all - first_row_N[worker]
     expert = chosen[choice] - first_expert_N[worker]
 
-    pairs_N = torch.bincount(worker, minlength=len(ranges))
-    rows, pairs = torch.stack((rows_N, pairs_N)).tolist()
+    pairs_N = count_values(worker, workers)
+    counts = to_host(torch.cat((rows_N, pairs_N)))
+    rows, pairs = counts[:workers], counts[workers:]
+    # pairs of one row have one token
+    token_of_row = token.new_empty(sum(rows)).scatter_(0, row_of_all, token)
     parts = zip(
-        torch.split(token[starts_row], rows),
+        torch.split(token_of_row, rows),
         torch.split(row, pairs),
         torch.split(expert, pairs),
         torch.split(choice, pairs),

@@ -17,6 +17,7 @@ from disagmoe.model.activation import (
     swiglu,
     swiglu_grad,
 )
+from disagmoe.model.device import to_host
 from disagmoe.model.pairs import (
     PairPlan,
     combine_grads,
@@ -253,7 +254,7 @@ def _linear(
     if grouped:
         return F.grouped_mm(x_PK, weight_ENK.transpose(1, 2), offs=_ends(counts_E))
     y_PN = x_PK.new_empty(x_PK.shape[0], weight_ENK.shape[1])
-    counts = counts_E.tolist()
+    counts = to_host(counts_E)
     for x, weight_NK, y in zip(x_PK.split(counts), weight_ENK, y_PN.split(counts), strict=True):
         torch.mm(x, weight_NK.T, out=y)
     return y_PN
@@ -287,7 +288,7 @@ def _add_products(
     if grouped and x_PK.device.type != "cpu":
         sum_ENK.add_(_products(dy_PN, x_PK, counts_E, grouped))
         return
-    counts = counts_E.tolist()
+    counts = to_host(counts_E)
     # in 16 bits a product that is added while it is made takes one and a half times as long
     same_type = sum_ENK.dtype == x_PK.dtype and x_PK.element_size() > 2
     product_NK = x_PK.new_empty(0 if same_type else sum_ENK.shape[1], x_PK.shape[1])

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from disagmoe.model.device import count_values
 from disagmoe.model.precision import wide
 
 
@@ -45,7 +46,7 @@ class PairPlan:
             pair_of_slot_P=pair_of_slot_P,
             row_of_slot_P=row_of_pair_P[pair_of_slot_P],
             first_pair_R=torch.searchsorted(row_of_pair_P, row_ids_R),
-            counts_E=torch.bincount(expert_of_pair_P, minlength=experts),
+            counts_E=count_values(expert_of_pair_P, experts),
         )
 
 

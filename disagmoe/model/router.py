@@ -4,12 +4,14 @@ Letters: T tokens, D hidden, E experts, K top-k, G groups of experts.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
 
 from disagmoe.config.families import renormalises, traits
 from disagmoe.config.model import ModelConfig
+from disagmoe.model.device import count_values
 from disagmoe.model.params import RouterParams
 from disagmoe.model.precision import wide
 
@@ -62,7 +64,7 @@ class Routing:
 
     def count_choices(self) -> torch.Tensor:
         """Return the number of choices that fell on each expert [E], as int64."""
-        return torch.bincount(self.expert_TK.flatten(), minlength=self.probs_TE.shape[1])
+        return count_values(self.expert_TK.flatten(), self.probs_TE.shape[1])
 
     def detach(self) -> "Routing":
         """Return the same values without their graph."""
@@ -153,13 +155,15 @@ def _gap(values_TN: torch.Tensor, chosen: int) -> float:
     return float((ordered[:, chosen - 1] - ordered[:, chosen]).min())
 
 
+@lru_cache(maxsize=512)
 def draw_experts(
     positions: int, experts: int, top_k: int, *, layer: int, device: torch.device
 ) -> torch.Tensor:
     """Return experts drawn at random for each position of a sequence, as int64 [S, K].
 
     All sets of `top_k` experts are equally likely. The draw depends on the layer and the position
-    alone, so that it is the same in every layout.
+    alone, so that it is the same in every layout. It is kept and copied to the device once; nobody
+    may write to it.
     """
     generator = torch.Generator().manual_seed(layer)
     order_SE = torch.rand(positions, experts, generator=generator, dtype=torch.float64).argsort(1)

@@ -296,7 +296,8 @@ class AttentionSide:
                 views["token_R"].copy_(to.token_R)
             if "home_R" in views:
                 first_choice = to.choice_P % self._config.model.top_k == 0
-                views["home_R"].zero_()[to.row_P[first_choice]] = 1
+                home_R = to.token_R.new_zeros(len(to.token_R))
+                views["home_R"].copy_(home_R.index_add_(0, to.row_P, first_choice.long()))
             buffers[peer], counts[peer] = buffer, (len(to.token_R), len(to.row_P))
         return Outgoing(buffers, counts)
 

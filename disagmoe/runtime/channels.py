@@ -66,7 +66,7 @@ def channel_specs(spec: ProgramSpec, *, shared_with_experts: bool = False) -> li
         for channel in layout.channels():
             ends = (_names(layout, channel.source, ring), _names(layout, channel.target, ring))
             if spec.sends_counts(channel):
-                specs.append(ChannelSpec(counts_name(channel, ring), *ends))
+                specs.append(ChannelSpec(counts_name(channel, ring), *ends, on_host=True))
             specs.append(ChannelSpec(channel_name(channel, ring), *ends))
         for role in layout.roles if spec.sums_counts else ():
             members = _names(layout, role, ring)
@@ -74,7 +74,7 @@ def channel_specs(spec: ProgramSpec, *, shared_with_experts: bool = False) -> li
                 specs.append(ChannelSpec(choices_name(role, ring), members, members))
     specs += _replica_specs(layout, shared_with_experts)
     everyone = tuple(str(worker) for worker in layout.workers)
-    specs.append(ChannelSpec(WORLD, everyone, everyone))
+    specs.append(ChannelSpec(WORLD, everyone, everyone, on_host=True))
     return specs
 
 

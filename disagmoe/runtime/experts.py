@@ -138,6 +138,9 @@ class ExpertSide:
         gate_P = torch.cat([part["gate_P"] for part in parts])
         home = [part["home_R"] for part in parts if "home_R" in part]
         home_R = _join(home) if home else None
+        if incoming.reused and home_R is not None and len(parts) == 1:
+            # homes are kept for the backward, and the message is written to again
+            rows_RD, home_R = rows_RD.clone(), home_R.clone()
         fused = self._fused(layer, rows_RD, home_R)
         n_RD = rows_RD if fused is None else fused.n_RD.detach()
         out_RD, kept = experts_apply(self._params(layer), n_RD, row_P, expert_P, gate_P)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -37,7 +38,33 @@ def hop_until_now(key: TransferKey, sends: bool, nbytes: int, started_s: float) 
     return Hop(str(key.channel), moved(key), sends, nbytes, started_s, time.perf_counter())
 
 
-Arrivals = dict[TransferKey, "Future[Incoming]"]
+class Arrival(Protocol):
+    """A payload that comes."""
+
+    def result(self) -> Incoming:
+        """Return it once it may be read. Raises TransportError when it fails."""
+
+
+Arrivals = dict[TransferKey, Arrival]
+
+
+class Receiver(Protocol):
+    """How a worker receives."""
+
+    def start(self, program: Program) -> Arrivals:
+        """Begin with `program`; return all that it will receive."""
+
+    def post(self, transfer: Transfer) -> None:
+        """The program has come to the post of a receive or an exchange."""
+
+    def release(self, incoming: Incoming) -> None:
+        """The program has freed a payload."""
+
+    def check(self) -> None:
+        """Raise TransportError if a transfer has failed unnoticed."""
+
+    def close(self) -> None:
+        """End what waits, as soon as that has come or failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +79,14 @@ class Ports:
         name: str,
         sends: Mapping[str, torch.Tensor],
         recvs: Mapping[str, torch.Tensor],
+        label: str,
     ) -> Work:
         """Post on channel `name`; peers are named by their roles."""
         process_of = self.context.process_of
         return self.channels[name].post(
             {process_of[peer]: tensor for peer, tensor in sends.items()},
             {process_of[peer]: tensor for peer, tensor in recvs.items()},
+            label,
         )
 
     def post_payload(
@@ -67,7 +96,8 @@ class Ports:
         recvs: Mapping[str, torch.Tensor],
     ) -> Work:
         """Post the payload of `key`."""
-        return self.post(channel_name(key.channel, self.context.worker.ring), sends, recvs)
+        name = channel_name(key.channel, self.context.worker.ring)
+        return self.post(name, sends, recvs, moved(key))
 
     def post_counts(
         self, key: TransferKey, outgoing: Outgoing | None, headers: Mapping[str, torch.Tensor]
@@ -75,7 +105,8 @@ class Ports:
         """Announce `outgoing`, and receive the announcements of others into `headers`."""
         counts = {} if outgoing is None else outgoing.counts
         sends = {peer: header(key.layer, key.mb, *count) for peer, count in counts.items()}
-        return self.post(counts_name(key.channel, self.context.worker.ring), sends, headers)
+        name = counts_name(key.channel, self.context.worker.ring)
+        return self.post(name, sends, headers, moved(key))
 
 
 _POSTED = 2
@@ -133,7 +164,7 @@ class Inbox:
 
     def start(self, program: Program) -> Arrivals:
         """Begin to receive all that `program` receives."""
-        arrivals: Arrivals = {}
+        arrivals: dict[TransferKey, Future[Incoming]] = {}
         for instruction in program.instructions:
             if not isinstance(instruction, Transfer):
                 continue
@@ -148,7 +179,16 @@ class Inbox:
             posted = lane.posts.submit(task, key, lane)
             arrivals[key] = lane.waits.submit(self._arrive, key, posted, lane)
             arrivals[key].add_done_callback(lane.leave)
-        return arrivals
+        return dict(arrivals)
+
+    def post(self, transfer: Transfer) -> None:
+        """See Receiver.post: a lane has begun it."""
+
+    def release(self, incoming: Incoming) -> None:
+        """See Receiver.release: memory is the allocator's."""
+
+    def check(self) -> None:
+        """See Receiver.check: whoever waits is told."""
 
     def close(self) -> None:
         """End the threads as soon as what they wait for has come or failed."""
@@ -201,13 +241,18 @@ class Inbox:
         members = self._context.layout.members(key.channel.source, self._context.worker.ring)
         headers = {str(peer): torch.empty(HEADER_LENGTH, dtype=torch.int64) for peer in members}
         self._ports.post_counts(key, outgoing, headers).wait()
-        counts: Counts = {}
-        for peer, values in headers.items():
-            layer, mb, rows, pairs = values.tolist()
-            if (layer, mb) != (key.layer, key.mb) or rows < 0 or pairs < 0:
-                raise TransportError(
-                    f"{key}: {peer} announced L{layer} m{mb} with {rows} rows and {pairs} pairs; "
-                    f"{self._context.worker} expected L{key.layer} m{key.mb}"
-                )
-            counts[peer] = (rows, pairs)
-        return counts
+        return check_counts(key, headers, str(self._context.worker))
+
+
+def check_counts(key: TransferKey, headers: Mapping[str, torch.Tensor], me: str) -> Counts:
+    """Read what each peer has announced. Raises TransportError for another transfer than `key`."""
+    counts: Counts = {}
+    for peer, values in headers.items():
+        layer, mb, rows, pairs = values.tolist()
+        if (layer, mb) != (key.layer, key.mb) or rows < 0 or pairs < 0:
+            raise TransportError(
+                f"{key}: {peer} announced L{layer} m{mb} with {rows} rows and {pairs} pairs; "
+                f"{me} expected L{key.layer} m{key.mb}"
+            )
+        counts[peer] = (rows, pairs)
+    return counts

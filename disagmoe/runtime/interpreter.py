@@ -10,17 +10,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import assert_never
 
-from disagmoe.errors import WorkerError
+from disagmoe.errors import TransportError, WorkerError
 from disagmoe.runtime.awaited import awaited
 from disagmoe.runtime.channels import WORLD
 from disagmoe.runtime.clock import Stopwatch
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.handover import Handovers
-from disagmoe.runtime.inbox import Arrivals, Inbox, Ports, hop_until_now, moved
+from disagmoe.runtime.inbox import Arrivals, Inbox, Ports, Receiver, hop_until_now, moved
+from disagmoe.runtime.launching import LaunchingInbox
 from disagmoe.runtime.side import SideOps
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.trace import Hop
-from disagmoe.runtime.wire import Outgoing
+from disagmoe.runtime.wire import Incoming, Outgoing
 from disagmoe.schedule.accounting import Kind
 from disagmoe.schedule.ir import (
     STEP_OPS,
@@ -35,7 +36,7 @@ from disagmoe.schedule.ir import (
     owner,
 )
 from disagmoe.schedule.layout import Side
-from disagmoe.transport.base import TransportChannel, Work
+from disagmoe.transport.base import Launches, TransportChannel, Work
 
 
 class Interpreter:
@@ -48,7 +49,9 @@ class Interpreter:
         slots: SlotTable,
         channels: Mapping[str, TransportChannel],
         stopwatch: Stopwatch,
+        launches: Launches | None = None,
     ) -> None:
+        """`launches` where one thread posts everything (see Transport.launches)."""
         self._context = context
         self._sides = sides
         self._slots = slots
@@ -57,7 +60,10 @@ class Interpreter:
         self._ports = Ports(context, channels)
         self.handovers = Handovers(context)
         self._hops: list[Hop] = []
-        self._inbox = Inbox(context, sides, slots, self._ports, self._hops)
+        parts = context, sides, slots, self._ports, self._hops
+        self._inbox: Receiver = (
+            Inbox(*parts) if launches is None else LaunchingInbox(*parts, launches)
+        )
         self._works: dict[TransferKey, list[Work]] = {}
         self._arrivals: Arrivals = {}
         self._posted_s: dict[TransferKey, float] = {}
@@ -96,7 +102,9 @@ class Interpreter:
         """Say where it was when something fails, and leave nothing waiting."""
         try:
             yield
-        except Exception as error:
+            self._inbox.check()
+        except Exception as failed:  # noqa: BLE001 - raised again with its place
+            error = self._cause(failed)
             reason = (
                 f"{self._context.worker} failed at instruction {self.position} "
                 f"'{self.instruction}': {type(error).__name__}: {error}"
@@ -104,6 +112,15 @@ class Interpreter:
             self._slots.fail(reason)
             self._inbox.close()
             raise WorkerError(reason) from error
+
+    def _cause(self, failed: Exception) -> Exception:
+        """A transfer that failed while the device went on leaves garbage, on which something else
+        fails first."""
+        try:
+            self._inbox.check()
+        except TransportError as error:
+            return error
+        return failed
 
     def _settle(self, sent_s: Mapping[TransferKey, float]) -> None:
         """Tell waiting for the network from waiting for those who send."""
@@ -141,7 +158,8 @@ class Interpreter:
             case Transfer():
                 self._transfer(instruction)
             case Free():
-                self._slots.free(instruction.slot)
+                if isinstance(freed := self._slots.free(instruction.slot), Incoming):
+                    self._inbox.release(freed)
             case StepEnd():
                 if instruction.op is STEP_OPS[0]:
                     self.handovers.tell(self._channels[WORLD])
@@ -165,11 +183,12 @@ class Interpreter:
                 self._works.setdefault(key, []).append(work)
                 self._posted_s[key] = time.perf_counter()
             case Op.EXCHANGE_COUNTS | Op.EXCHANGE:
-                self.handovers.note(key)  # the inbox has begun it
+                self.handovers.note(key)
+                self._inbox.post(transfer)
             case Op.WAIT:
                 self._wait(key)
             case _:
-                pass  # a receive, which the inbox has begun
+                self._inbox.post(transfer)
 
     def _wait(self, key: TransferKey) -> None:
         arrival = self._arrivals.pop(key, None)

@@ -51,12 +51,12 @@ class SlotTable:
                 self._changed.wait(left)
             return self.get(slot, kind)
 
-    def free(self, slot: Slot) -> None:
-        """Empty a slot."""
+    def free(self, slot: Slot) -> object:
+        """Empty a slot and return what it held."""
         with self._changed:
             if slot not in self._values:
                 raise ScheduleError(f"'{slot}' is freed but not filled")
-            del self._values[slot]
+            return self._values.pop(slot)
 
     def fail(self, reason: str) -> None:
         """Empty all slots and end every wait: the program has failed with `reason`."""

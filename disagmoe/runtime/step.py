@@ -123,7 +123,9 @@ class WorkerRuntime:
             sides[Side.ATTENTION] = self._attention
         if self._experts is not None:
             sides[Side.EXPERT] = self._experts
-        self.interpreter = Interpreter(context, sides, self._slots, self._channels, self.stopwatch)
+        self.interpreter = Interpreter(
+            context, sides, self._slots, self._channels, self.stopwatch, transport.launches
+        )
 
     def connect(self) -> None:
         """Open and warm all channels. All workers call it together."""

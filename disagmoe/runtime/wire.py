@@ -140,6 +140,8 @@ class Incoming:
 
     buffers: dict[str, torch.Tensor]
     views: dict[str, dict[str, torch.Tensor]]
+    reused: bool = False
+    """Whether the buffers are received into again once the payload is freed."""
 
     @classmethod
     def allocate(cls, messages: Iterable[tuple[str, Message]], device: torch.device) -> "Incoming":

@@ -23,6 +23,8 @@ class ChannelSpec:
     name: str
     sources: tuple[str, ...]
     targets: tuple[str, ...]
+    on_host: bool = False
+    """Whether its tensors are in host memory whatever workers compute on: counts, clocks, flags."""
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -40,8 +42,15 @@ class Work(Protocol):
 class TransportChannel(Protocol):
     """One open channel as one worker sees it."""
 
-    def post(self, sends: Mapping[str, torch.Tensor], recvs: Mapping[str, torch.Tensor]) -> Work:
+    def post(
+        self,
+        sends: Mapping[str, torch.Tensor],
+        recvs: Mapping[str, torch.Tensor],
+        label: str = "",
+    ) -> Work:
         """Start one grouped transfer: contiguous tensors to and from the named members.
+
+        `label` says what moves, such as `L3 m0`, the same at both ends; errors repeat it.
 
         All members post the same transfers in the same order; sizes agree at both ends. Tensors of
         zero elements are legal and cost no message. A part for oneself is a local copy.
@@ -51,8 +60,27 @@ class TransportChannel(Protocol):
         """
 
 
+class Launches(Protocol):
+    """What the receives of a worker need, all of whose posts come from one thread in the order of
+    its program, and whose transfers go on behind its back."""
+
+    def take(self, nbytes: int) -> torch.Tensor:
+        """Return an uninitialised uint8 buffer to receive into, which need not wait for what the
+        device computes now."""
+
+    def give_back(self, buffer: torch.Tensor) -> None:
+        """Let a buffer of `take` be used again after what the device has been given so far."""
+
+    def check(self) -> None:
+        """Raise TransportError if a transfer of this worker has failed by now."""
+
+
 class Transport(Protocol):
     """A backend, as one worker holds it."""
+
+    @property
+    def launches(self) -> Launches | None:
+        """None where several threads may post, each on channels of its own."""
 
     def open(self, specs: Sequence[ChannelSpec]) -> dict[str, TransportChannel]:
         """Open the channels that this worker is a member of, in the given order, and warm each.

@@ -25,14 +25,19 @@ class CountedChannel:
         self._messages = 0
         self._nbytes = 0
 
-    def post(self, sends: Mapping[str, torch.Tensor], recvs: Mapping[str, torch.Tensor]) -> Work:
+    def post(
+        self,
+        sends: Mapping[str, torch.Tensor],
+        recvs: Mapping[str, torch.Tensor],
+        label: str = "",
+    ) -> Work:
         """See TransportChannel.post. A part for oneself is no message, nor is one without
         elements."""
         for peer, tensor in sends.items():
             if peer != self._me and tensor.numel():
                 self._messages += 1
                 self._nbytes += tensor.nbytes
-        return self._channel.post(sends, recvs)
+        return self._channel.post(sends, recvs, label)
 
     def take(self) -> Traffic:
         """Return what was sent since the last call. Not while another thread posts."""

@@ -16,10 +16,10 @@ from torch.distributed import Work as GlooHandle
 
 from disagmoe.errors import TransportError
 from disagmoe.transport.base import ChannelSpec, TransportChannel
-from disagmoe.transport.parts import check_parts, copy_self_part, describe
+from disagmoe.transport.parts import check_parts, copy_self_part, describe, place
+from disagmoe.transport.rendezvous import meet
 
 _TAG = 0  # NCCL has no tags, so no backend may lean on them.
-_POLL_S = 0.01
 _CANARY_BYTES = 16
 
 
@@ -103,10 +103,13 @@ class GlooChannel:
         self._posts = 0
 
     def post(
-        self, sends: Mapping[str, torch.Tensor], recvs: Mapping[str, torch.Tensor]
+        self,
+        sends: Mapping[str, torch.Tensor],
+        recvs: Mapping[str, torch.Tensor],
+        label: str = "",
     ) -> GlooWork:
         """See TransportChannel.post; tensors must be on the CPU."""
-        where = f"channel {self._spec.name}, worker {self._me}, post {self._posts}"
+        where = place(self._spec.name, self._me, self._posts, label)
         group = self._group
         if group is None:
             raise TransportError(f"{where}: the channel is closed")
@@ -203,6 +206,11 @@ class GlooTransport:
                 f"worker {me}: gloo cannot bind to {interface or host}: {error}"
             ) from error
 
+    @property
+    def launches(self) -> None:
+        """See Transport.launches."""
+        return None
+
     def open(self, specs: Sequence[ChannelSpec]) -> dict[str, TransportChannel]:
         """See Transport.open."""
         opened: dict[str, TransportChannel] = {}
@@ -216,7 +224,7 @@ class GlooTransport:
 
     def _open(self, spec: ChannelSpec) -> GlooChannel:
         store = PrefixStore(f"{spec.name}/e{self._epoch}", self._store)
-        self._meet(spec, store)
+        meet(store, spec, self._me, "gloo", self._start_timeout_s)
         # The stubs of torch call this class and its fields by other names than the library does.
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [self._device]
@@ -233,26 +241,6 @@ class GlooTransport:
         channel = GlooChannel(spec, self._me, cast(_Group, group), self._timeout_s, self._canary)
         channel.warm()
         return channel
-
-    def _meet(self, spec: ChannelSpec, store: Store) -> None:
-        """Wait for all members; gloo itself could not tell who is missing."""
-        card = f"gloo: {', '.join(spec.sources)} to {', '.join(spec.targets)}"
-        store.set(f"hello/{self._me}", card)
-        deadline = time.monotonic() + self._start_timeout_s
-        missing = list(spec.members)
-        while missing := [name for name in missing if not store.check([f"hello/{name}"])]:
-            if time.monotonic() > deadline:
-                raise TransportError(
-                    f"channel {spec.name}: {self._me} has waited {self._start_timeout_s:g} s for "
-                    f"{', '.join(missing)} to open it"
-                )
-            time.sleep(_POLL_S)
-        for name in spec.members:
-            theirs = store.get(f"hello/{name}").decode()
-            if theirs != card:
-                raise TransportError(
-                    f"channel {spec.name}: {self._me} opens it as {card!r}, {name} as {theirs!r}"
-                )
 
     def close(self) -> None:
         """See Transport.close."""

@@ -17,7 +17,7 @@ import torch
 from disagmoe.errors import TransportError
 from disagmoe.transport.base import ChannelSpec, TransportChannel
 from disagmoe.transport.faults import Delay, Drop, Fail, Fault, Kill
-from disagmoe.transport.parts import check_parts, copy_self_part, describe, same_size
+from disagmoe.transport.parts import check_parts, copy_self_part, describe, place, same_size
 
 
 @dataclass(slots=True, eq=False)
@@ -30,14 +30,16 @@ class _Part:
     verb: str
     post: int
     tensor: torch.Tensor
+    label: str
     lost: bool
     done: bool = False
     error: str | None = None
 
     def __str__(self) -> str:
         way = "send to" if self.verb == "send" else "receive from"
+        named = f" ({self.label})" if self.label else ""
         return (
-            f"{self.me} waits for {self.peer} on channel {self.channel}, post {self.post}: "
+            f"{self.me} waits for {self.peer} on channel {self.channel}, post {self.post}{named}: "
             f"{way} {self.peer} of {describe(self.tensor)}"
         )
 
@@ -99,9 +101,9 @@ class InprocHub:
                         f"channel {spec.name}: {me} opens it as {spec}, {member} as {theirs}"
                     )
 
-    def _enter(self, me: str, channel: str, post: int) -> bool:
+    def _enter(self, me: str, channel: str, post: int, label: str) -> bool:
         """Apply the fault of this post, if any; return whether its messages get lost."""
-        where = f"channel {channel}, worker {me}, post {post}"
+        where = place(channel, me, post, label)
         match self._faults.get((me, channel, post)):
             case None:
                 lost = False
@@ -154,7 +156,7 @@ class InprocHub:
             if not part.done:
                 gone = self._gone.get(part.peer) or self._gone[part.me]
                 raise TransportError(
-                    f"channel {part.channel}, worker {part.me}, post {part.post}: {gone}"
+                    f"{place(part.channel, part.me, part.post, part.label)}: {gone}"
                 )
 
     def _stalled(self, part: _Part) -> str:
@@ -187,14 +189,17 @@ class InprocChannel:
         self._posts = 0
 
     def post(
-        self, sends: Mapping[str, torch.Tensor], recvs: Mapping[str, torch.Tensor]
+        self,
+        sends: Mapping[str, torch.Tensor],
+        recvs: Mapping[str, torch.Tensor],
+        label: str = "",
     ) -> InprocWork:
         """See TransportChannel.post."""
         check_parts(self._spec, self._me, sends, recvs)
-        lost = self._hub._enter(self._me, self._spec.name, self._posts)
+        lost = self._hub._enter(self._me, self._spec.name, self._posts, label)
         copy_self_part(self._me, sends, recvs)
         parts = [
-            _Part(self._spec.name, self._me, peer, verb, self._posts, tensor, lost)
+            _Part(self._spec.name, self._me, peer, verb, self._posts, tensor, label, lost)
             for verb, tensors in (("send", sends), ("receive", recvs))
             for peer, tensor in tensors.items()
             if peer != self._me and tensor.numel()
@@ -211,6 +216,11 @@ class InprocTransport:
         self._hub = hub
         self._me = me
         self._names: set[str] = set()
+
+    @property
+    def launches(self) -> None:
+        """See Transport.launches."""
+        return None
 
     def open(self, specs: Sequence[ChannelSpec]) -> dict[str, TransportChannel]:
         """See Transport.open."""

@@ -14,6 +14,12 @@ def describe(tensor: torch.Tensor) -> str:
     return f"{tensor.nbytes} bytes ({tensor.numel()} x {dtype})"
 
 
+def place(channel: str, worker: str, post: int, label: str) -> str:
+    """Return where an error happened: `channel A0>F0.act, worker A0.1, post 3 (L0 m1)`."""
+    named = f" ({label})" if label else ""
+    return f"channel {channel}, worker {worker}, post {post}{named}"
+
+
 def same_size(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Return whether one may be received into the other: equal number and type of elements."""
     return left.numel() == right.numel() and left.dtype == right.dtype

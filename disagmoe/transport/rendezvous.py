@@ -1,13 +1,16 @@
 """Where workers meet to open their channels: one key-value store per run, on a chosen address."""
 
 import socket
+import time
 from datetime import timedelta
 
-from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistError, Store, TCPStore  # type: ignore[attr-defined]
 
 from disagmoe.errors import TransportError
+from disagmoe.transport.base import ChannelSpec
 
 _SERVER_TIMEOUT = timedelta(seconds=30)
+_POLL_S = 0.01
 
 
 class StoreServer:
@@ -56,3 +59,29 @@ def connect(host: str, port: int, timeout_s: float) -> TCPStore:
             f"no store answers at {host}:{port} within {timeout_s:g} s: "
             f"{str(error).splitlines()[0]}"
         ) from error
+
+
+def meet(store: Store, spec: ChannelSpec, me: str, backend: str, timeout_s: float) -> None:
+    """Wait until all members of `spec` have come to open it over `backend`; `store` is the
+    channel's own.
+
+    No backend could tell who is missing. Raises TransportError that names who does not come within
+    `timeout_s`, or who has another idea of the channel.
+    """
+    card = f"{backend}: {', '.join(spec.sources)} to {', '.join(spec.targets)}"
+    store.set(f"hello/{me}", card)
+    deadline = time.monotonic() + timeout_s
+    missing = list(spec.members)
+    while missing := [name for name in missing if not store.check([f"hello/{name}"])]:
+        if time.monotonic() > deadline:
+            raise TransportError(
+                f"channel {spec.name}: {me} has waited {timeout_s:g} s for "
+                f"{', '.join(missing)} to open it"
+            )
+        time.sleep(_POLL_S)
+    for name in spec.members:
+        theirs = store.get(f"hello/{name}").decode()
+        if theirs != card:
+            raise TransportError(
+                f"channel {spec.name}: {me} opens it as {card!r}, {name} as {theirs!r}"
+            )

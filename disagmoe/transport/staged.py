@@ -32,11 +32,16 @@ class StagedChannel:
         self._channel = channel
         self._device_type = device.type
 
-    def post(self, sends: Mapping[str, torch.Tensor], recvs: Mapping[str, torch.Tensor]) -> Work:
+    def post(
+        self,
+        sends: Mapping[str, torch.Tensor],
+        recvs: Mapping[str, torch.Tensor],
+        label: str = "",
+    ) -> Work:
         """See TransportChannel.post; blocks until the device has computed what is sent."""
         leaving = {peer: self._copy(tensor, filled=True) for peer, tensor in sends.items()}
         arriving = {peer: self._copy(tensor, filled=False) for peer, tensor in recvs.items()}
-        work = self._channel.post(leaving, arriving)
+        work = self._channel.post(leaving, arriving, label)
         pairs = [(recvs[peer], host) for peer, host in arriving.items() if host is not recvs[peer]]
         return StagedWork(work, pairs)
 
@@ -54,6 +59,11 @@ class StagedTransport:
     def __init__(self, inner: Transport, device: torch.device) -> None:
         self._inner = inner
         self._device = device
+
+    @property
+    def launches(self) -> None:
+        """See Transport.launches."""
+        return None
 
     def open(self, specs: Sequence[ChannelSpec]) -> dict[str, TransportChannel]:
         """See Transport.open."""

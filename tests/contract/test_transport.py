@@ -1,5 +1,5 @@
-"""One suite for all transports that need no GPU: every case on inproc, plain and staged, on gloo
-between threads, and on gloo between processes."""
+"""One suite for all transports, with a stand-in where they need a GPU: every case on inproc, plain
+and staged, on gloo between threads and between processes, and on NCCL's."""
 
 import itertools
 import multiprocessing
@@ -21,6 +21,8 @@ from disagmoe.transport.rendezvous import StoreServer, connect
 from disagmoe.transport.staged import StagedTransport
 from tests.contract import transport_cases as cases
 from tests.contract.transport_cases import ATTENTION, EXPERTS, MESH, WORKERS, Case, Member, value
+from tests.nccl.rig import Standin
+from tests.nccl.server import StandinServer
 
 LOOPBACK = "127.0.0.1"
 PATIENT_S, HASTY_S = 30.0, 0.8
@@ -56,6 +58,13 @@ def server() -> Iterator[StoreServer]:
 
 
 @pytest.fixture(scope="module")
+def standin() -> Iterator[StandinServer]:
+    server = StandinServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(WORKERS), mp_context=context) as pool:
@@ -73,6 +82,7 @@ def epochs() -> Iterator[int]:
         "staged",
         pytest.param("gloo-threads", marks=pytest.mark.gloo),
         pytest.param("gloo-processes", marks=pytest.mark.gloo),
+        pytest.param("nccl", marks=pytest.mark.gloo),
     ]
 )
 def run(request: pytest.FixtureRequest, epochs: Iterator[int]) -> Run:
@@ -101,7 +111,15 @@ def run(request: pytest.FixtureRequest, epochs: Iterator[int]) -> Run:
         }
         return {name: future.result(PATIENT_S) for name, future in futures.items()}
 
+    def on_nccl(case: Case, timeout_s: float = PATIENT_S) -> dict[str, Any]:
+        port, epoch = request.getfixturevalue("server").port, next(epochs)
+        standin = Standin(request.getfixturevalue("standin").address, jitter_s=1e-3)
+        return cases.run_threads(
+            lambda name: standin(name, (LOOPBACK, port), epoch, timeout_s, PATIENT_S), case
+        )
+
     runners = {
+        "nccl": on_nccl,
         "inproc": on_inproc,
         "staged": on_staged,
         "gloo-threads": on_threads,

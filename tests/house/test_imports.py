@@ -58,7 +58,7 @@ PLANTED = {
     "an actor imports cupy": (
         "actors/planted.py",
         "import cupy",
-        "Only transport.nccl knows cupy BROKEN",
+        "Only transport.nccl_library knows cupy BROKEN",
     ),
 }
 

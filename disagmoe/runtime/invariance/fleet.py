@@ -1,7 +1,8 @@
 """All workers of one layout, as threads over inproc or as processes over gloo."""
 
 import multiprocessing
-from collections.abc import Mapping
+import pickle
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -22,6 +23,7 @@ from disagmoe.runtime.update import TrainingState
 from disagmoe.schedule.from_config import compile_for
 from disagmoe.schedule.ir import GroupProgram
 from disagmoe.schedule.layout import Side, Worker
+from disagmoe.transport.base import Transport
 from disagmoe.transport.gloo import GlooTransport
 from disagmoe.transport.rendezvous import StoreServer, connect
 
@@ -64,8 +66,31 @@ def _by_step(seen: Mapping[Worker, list[Observation]]) -> list[Mapping[Worker, O
     return [dict(zip(seen, step, strict=True)) for step in zip(*seen.values(), strict=True)]
 
 
+class MakeTransport(Protocol):
+    """Makes the transport of one worker; a value that can go to another process."""
+
+    def __call__(
+        self, worker: str, store: tuple[str, int], epoch: int, timeout_s: float
+    ) -> Transport:
+        """The transport of `worker`, whose run's store is at `store`."""
+
+
+def over_gloo(worker: str, store: tuple[str, int], epoch: int, timeout_s: float) -> GlooTransport:
+    """Gloo on loopback."""
+    return GlooTransport(
+        worker,
+        connect(*store, timeout_s),
+        epoch=epoch,
+        host=_LOOPBACK,
+        timeout_s=timeout_s,
+        start_timeout_s=timeout_s,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Task:
+    make: MakeTransport
+    device: str
     config: RunConfig
     train: GroupProgram
     worker: Worker
@@ -78,7 +103,12 @@ class _Task:
 class ProcessFleet:
     """Workers as processes of one pool that is started once, because importing torch takes long."""
 
-    def __init__(self, processes: int) -> None:
+    def __init__(
+        self, processes: int, make: MakeTransport = over_gloo, devices: Sequence[str] = ("cpu",)
+    ) -> None:
+        """Workers compute on `devices`, in turns."""
+        self._make = make
+        self._devices = devices
         context = multiprocessing.get_context("spawn")
         self._server = StoreServer(_LOOPBACK)
         self._epoch = 0
@@ -101,9 +131,13 @@ class ProcessFleet:
         self._epoch += 1
         store = (self._server.host, self._server.port)
         pipes = [pipe for _, pipe in self._members[: len(workers)]]
-        for worker, pipe in zip(workers, pipes, strict=True):
+        for rank, (worker, pipe) in enumerate(zip(workers, pipes, strict=True)):
+            device = self._devices[rank % len(self._devices)]
             train = programs.part(worker.group)
-            pipe.send(_Task(config, train, worker, batches, states, store, self._epoch))
+            task = _Task(
+                self._make, device, config, train, worker, batches, states, store, self._epoch
+            )
+            pipe.send_bytes(pickle.dumps(task))
         return _by_step(
             {worker: _answer(worker, pipe) for worker, pipe in zip(workers, pipes, strict=True)}
         )
@@ -121,7 +155,7 @@ def _answer(worker: Worker, pipe: Connection) -> list[Observation]:
     if not wait([pipe], 3 * _TIMEOUT_S):
         raise WorkerError(f"{worker} gives no answer within {3 * _TIMEOUT_S:g} s")
     try:
-        answer = pipe.recv()
+        answer = pickle.loads(pipe.recv_bytes())
     except EOFError:
         raise WorkerError(f"the process of {worker} has died") from None
     if isinstance(answer, Exception):
@@ -131,31 +165,28 @@ def _answer(worker: Worker, pipe: Connection) -> list[Observation]:
 
 
 def _serve(pipe: Connection) -> None:
-    """Run tasks until the pipe closes. Tensors go through the pipe by value."""
+    """Run tasks until the pipe closes. Tensors go through the pipe by value: by `pipe.send` each
+    would be shared memory, and an open file on both sides."""
     torch.set_num_threads(1)
     while True:
         try:
-            task = pipe.recv()
+            task = pickle.loads(pipe.recv_bytes())
         except EOFError:
             return
         try:
-            pipe.send(_run_task(task))
+            pipe.send_bytes(pickle.dumps(_run_task(task)))
         except Exception as error:  # noqa: BLE001 - raised again by the parent
-            pipe.send(WorkerError(f"{task.worker}: {error}"))
+            pipe.send_bytes(pickle.dumps(WorkerError(f"{task.worker}: {error}")))
 
 
 def _run_task(task: _Task) -> list[Observation]:
-    transport = GlooTransport(
-        str(task.worker),
-        connect(*task.store, _TIMEOUT_S),
-        epoch=task.epoch,
-        host=_LOOPBACK,
-        timeout_s=_TIMEOUT_S,
-        start_timeout_s=_TIMEOUT_S,
-    )
+    device = torch.device(task.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    transport = task.make(str(task.worker), task.store, task.epoch, _TIMEOUT_S)
     sees_tokens = task.worker.group.side is not Side.EXPERT
     runtime = WorkerRuntime(
-        Context(task.config, task.train.spec, task.worker, torch.device("cpu")),
+        Context(task.config, task.train.spec, task.worker, device),
         task.train,
         None,
         transport,

@@ -1,6 +1,6 @@
 """Every layout against the reference, and twins against each other bit for bit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -116,9 +116,13 @@ def check_cases(config: RunConfig, cases: Sequence[Case]) -> dict[Case, RunConfi
 
 
 def run_invariance(
-    config: RunConfig, cases: Sequence[Case], report: Callable[[Outcome], None]
+    config: RunConfig,
+    cases: Sequence[Case],
+    report: Callable[[Outcome], None],
+    others: Mapping[str, Fleet] | None = None,
 ) -> Verdict:
-    """Train STEPS steps of every case in every precision; `report` hears of each outcome.
+    """Train STEPS steps of every case in every precision; `report` hears of each outcome. `others`
+    run the cases of other transports than inproc and gloo, by their name.
 
     Raises ConfigError when a case does not fit the model, WorkerError when a worker fails.
     """
@@ -129,7 +133,7 @@ def run_invariance(
     outcomes: list[Outcome] = []
     zero: set[str] = set()
     with closing(ProcessFleet(processes)) as gloo:
-        fleets: dict[str, Fleet] = {"inproc": ThreadFleet(), "gloo": gloo}
+        fleets: dict[str, Fleet] = {"inproc": ThreadFleet(), "gloo": gloo, **(others or {})}
         for rule in RULES:
             references = _References(rule)
             firsts: dict[tuple[object, ...], list[dict[Worker, Observation]]] = {}

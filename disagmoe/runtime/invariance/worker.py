@@ -35,10 +35,13 @@ def observe(runtime: WorkerRuntime, states: Sequence[TrainingState | None]) -> l
         seen.append(
             Observation(
                 report,
-                recording.grads,
-                {name: value.clone() for name, value in values.items()},
-                {name: bias.clone() for name, bias in runtime.parameters.balances.items()},
-                dict(recording.choices),
+                {name: grad.cpu() for name, grad in recording.grads.items()},
+                {name: value.clone().cpu() for name, value in values.items()},
+                {
+                    name: bias.clone().cpu()
+                    for name, bias in runtime.parameters.balances.items()
+                },
+                {place: chosen.cpu() for place, chosen in recording.choices.items()},
             )
         )
     return seen

@@ -36,6 +36,39 @@ def test_values_on_a_gpu() -> None:
     assert (resolved.cluster.device, resolved.train.precision) == ("cuda", "bf16")
 
 
+def test_nccl_is_taken_where_each_worker_has_a_gpu() -> None:
+    taken = [
+        resolve(STARTER, cuda=cuda, own_gpus=own).cluster.transport
+        for cuda, own in ((True, True), (True, False), (True, None), (False, False))
+    ]
+    assert taken == ["nccl", "gloo", "gloo", "gloo"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "cuda", "own", "why"),
+    [
+        ([], False, False, "this machine has none that torch can use"),
+        (["cluster.device=cpu"], True, True, 'cluster.device = "cpu"'),
+        ([], True, False, "there are fewer of them than workers, which NCCL cannot share"),
+    ],
+)
+def test_nccl_is_refused_without_a_gpu_for_each_worker(
+    sets: list[str], cuda: bool, own: bool, why: str
+) -> None:
+    config = override(STARTER, ["cluster.transport=nccl", *sets])
+    with pytest.raises(ConfigError) as caught:
+        resolve(config, cuda=cuda, own_gpus=own)
+    assert caught.value.problems == [
+        f'cluster.transport = "nccl" moves tensors between CUDA devices, and {why}; use "auto" or '
+        '"gloo"'
+    ]
+
+
+def test_a_resolved_nccl_stays() -> None:
+    once = resolve(STARTER, cuda=True, own_gpus=True)
+    assert resolve(once, cuda=True) == once
+
+
 def test_a_cpu_can_be_asked_for_where_there_is_a_gpu() -> None:
     resolved = resolve(override(STARTER, ["cluster.device=cpu"]), cuda=True)
     assert (resolved.cluster.device, resolved.train.precision) == ("cpu", "fp32")

@@ -13,7 +13,9 @@ class Quiet:
     def __init__(self) -> None:
         self.posts: list[tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]]] = []
 
-    def post(self, sends: Mapping[str, torch.Tensor], recvs: Mapping[str, torch.Tensor]) -> "Quiet":
+    def post(
+        self, sends: Mapping[str, torch.Tensor], recvs: Mapping[str, torch.Tensor], label: str
+    ) -> "Quiet":
         self.posts.append((sends, recvs))
         return self
 

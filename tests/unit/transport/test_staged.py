@@ -18,7 +18,7 @@ class Recorder:
         self.recvs: Mapping[str, torch.Tensor] = {}
 
     def post(
-        self, sends: Mapping[str, torch.Tensor], recvs: Mapping[str, torch.Tensor]
+        self, sends: Mapping[str, torch.Tensor], recvs: Mapping[str, torch.Tensor], label: str
     ) -> "Recorder":
         self.sends, self.recvs = sends, recvs
         return self

@@ -1,0 +1,139 @@
+"""Receives of one worker, posted by its program's thread in the program's order.
+
+For transports with one launch thread (NCCL): every transfer takes its place in one order for the
+whole worker, which is that of its program and has been verified with all transfers in one line. Row
+counts come over host memory, so the device is asked for nothing; while the program waits for them,
+the device works off what it has been given.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from disagmoe.runtime.context import Context
+from disagmoe.runtime.inbox import Arrivals, Ports, check_counts, hop_until_now
+from disagmoe.runtime.side import Counts, SideOps
+from disagmoe.runtime.slots import SlotTable
+from disagmoe.runtime.trace import Hop
+from disagmoe.runtime.wire import HEADER_LENGTH, Incoming, Outgoing
+from disagmoe.schedule.ir import Op, Program, Transfer, TransferKey
+from disagmoe.schedule.layout import Side
+from disagmoe.transport.base import Launches, Work
+
+
+@dataclass(slots=True)
+class _Announced:
+    """Counts under way."""
+
+    headers: Mapping[str, torch.Tensor]
+    work: Work
+
+
+@dataclass(slots=True)
+class _Receive:
+    """A payload under way; what the program takes it from."""
+
+    key: TransferKey
+    hops: list[Hop]
+    work: Work | None = None
+    incoming: Incoming | None = None
+    posted_s: float = field(default_factory=time.perf_counter)
+
+    def result(self) -> Incoming:
+        """Return the payload, which the device may read from now on."""
+        assert self.work is not None
+        assert self.incoming is not None
+        self.work.wait()
+        nbytes = sum(len(buffer) for buffer in self.incoming.buffers.values())
+        self.hops.append(hop_until_now(self.key, False, nbytes, self.posted_s))
+        return self.incoming
+
+
+class LaunchingInbox:
+    """Posts what a program receives where the program says so."""
+
+    def __init__(
+        self,
+        context: Context,
+        sides: Mapping[Side, SideOps],
+        slots: SlotTable,
+        ports: Ports,
+        hops: list[Hop],
+        launches: Launches,
+    ) -> None:
+        """`hops` is told of every transfer that has arrived."""
+        self._context = context
+        self._sides = sides
+        self._slots = slots
+        self._ports = ports
+        self._hops = hops
+        self._launches = launches
+        self._announced: dict[TransferKey, _Announced] = {}
+        self._receives: dict[TransferKey, _Receive] = {}
+
+    def start(self, program: Program) -> Arrivals:
+        """Return what `program` will receive; nothing is posted yet."""
+        self._announced.clear()
+        self._receives = {
+            instruction.key: _Receive(instruction.key, self._hops)
+            for instruction in program.instructions
+            if isinstance(instruction, Transfer) and instruction.op in (Op.POST_RECV, Op.EXCHANGE)
+        }
+        return dict(self._receives)
+
+    def post(self, transfer: Transfer) -> None:
+        """Post a receive, or both directions of an exchange."""
+        key = transfer.key
+        match transfer.op:
+            case Op.RECV_COUNTS:
+                self._announce(key, None)
+            case Op.EXCHANGE_COUNTS:
+                self._announce(key, self._slots.get(key.sent, Outgoing))
+            case Op.POST_RECV:
+                self._receive(key, {})
+            case Op.EXCHANGE:
+                self._receive(key, self._slots.get(key.sent, Outgoing).buffers)
+            case _:
+                raise AssertionError(f"{transfer} receives nothing")
+
+    def release(self, incoming: Incoming) -> None:
+        """The program has freed `incoming`: its buffers may be received into again."""
+        for buffer in incoming.buffers.values():
+            if len(buffer):
+                self._launches.give_back(buffer)
+
+    def check(self) -> None:
+        """Raise TransportError if a transfer has failed by now."""
+        self._launches.check()
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+    def _announce(self, key: TransferKey, outgoing: Outgoing | None) -> None:
+        members = self._context.layout.members(key.channel.source, self._context.worker.ring)
+        headers = {str(peer): torch.empty(HEADER_LENGTH, dtype=torch.int64) for peer in members}
+        work = self._ports.post_counts(key, outgoing, headers)
+        self._announced[key] = _Announced(headers, work)
+
+    def _counts(self, key: TransferKey) -> Counts | None:
+        announced = self._announced.pop(key, None)
+        if announced is None:
+            return None
+        announced.work.wait()
+        return check_counts(key, announced.headers, str(self._context.worker))
+
+    def _receive(self, key: TransferKey, sends: Mapping[str, torch.Tensor]) -> None:
+        expected = list(self._sides[key.channel.target.side].expected(key, self._counts(key)))
+        buffers, views = {}, {}
+        for peer, message in expected:
+            nbytes = message.nbytes
+            buffers[peer] = (
+                self._launches.take(nbytes) if nbytes else message.allocate(self._context.device)
+            )
+            views[peer] = message.views(buffers[peer])
+        receive = self._receives[key]
+        receive.incoming = Incoming(buffers, views, reused=True)
+        receive.posted_s = time.perf_counter()
+        receive.work = self._ports.post_payload(key, sends, buffers)
