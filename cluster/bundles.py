@@ -15,6 +15,9 @@ SIDE_NAMES = {
     Side.COLOCATED: "attention with experts",
 }
 
+SECTIONS = {Side.ATTENTION: "attention", Side.EXPERT: "expert", Side.COLOCATED: "attention"}
+"""Part of `cluster` that holds the settings of each side's nodes."""
+
 _A_BIT = 0.001  # of a node's one accelerator_type: enough to be on a node that has it
 _SLACK = 1e-6  # Ray keeps multiples of 1e-4
 
@@ -53,7 +56,15 @@ class Bundle:
         """Whether `node` is one for this, with `resources` of it."""
         if self.node and self.node != node.id:
             return False
-        return all(resources.get(name, 0) + _SLACK >= need for name, need in self.resources.items())
+        return not self.lacking(resources)
+
+    def lacking(self, resources: Mapping[str, float]) -> dict[str, float]:
+        """What this needs more of than there is in `resources`, and how much it needs."""
+        return {
+            name: need
+            for name, need in self.resources.items()
+            if resources.get(name, 0) + _SLACK < need
+        }
 
     def __str__(self) -> str:
         kind = f", accelerator {self.accelerator}" if self.accelerator else ""
@@ -127,14 +138,13 @@ def sides_of(config: RunConfig) -> dict[Side, SideConfig]:
 
 def with_sides(config: RunConfig, sides: Mapping[Side, SideConfig]) -> RunConfig:
     """Return `config` with the settings of `sides`, the inverse of `sides_of`."""
-    names = {Side.ATTENTION: "attention", Side.COLOCATED: "attention", Side.EXPERT: "expert"}
-    update = {names[side]: given for side, given in sides.items()}
+    update = {SECTIONS[side]: given for side, given in sides.items()}
     return config.model_copy(update={"cluster": config.cluster.model_copy(update=update)})
 
 
 def has_gpus(config: RunConfig, nodes: Sequence[Node]) -> bool:
     """Whether there is a node with GPUs for each side that has workers."""
-    return all(any(node.gpus for node in _nodes_for(side, nodes)) for side in sides_of(config))
+    return all(any(node.gpus for node in nodes if node.offers(side)) for side in sides_of(config))
 
 
 def filled(config: RunConfig, nodes: Sequence[Node]) -> RunConfig:
@@ -159,7 +169,3 @@ def filled(config: RunConfig, nodes: Sequence[Node]) -> RunConfig:
         return min((node.gpus for node in nodes if able.fits(node, node.total)), default=1)
 
     return with_sides(config, {side: fill(side, given) for side, given in sides_of(config).items()})
-
-
-def _nodes_for(side: Side, nodes: Sequence[Node]) -> list[Node]:
-    return [node for node in nodes if node.total.get(NODE_RESOURCES[side], 0) >= 1]

@@ -148,19 +148,16 @@ def _side(bundle: Bundle) -> str:
 def _is_meant(node: Node, bundle: Bundle) -> bool:
     if bundle.side is None:
         return node.id == bundle.node
-    return node.total.get(NODE_RESOURCES[bundle.side], 0) >= 1
+    return node.offers(bundle.side)
 
 
 def _lacks(node: Node, bundle: Bundle) -> Iterator[str]:
-    for name, need in bundle.resources.items():
-        has = node.total.get(name, 0)
-        if has >= need:
-            continue
+    for name, need in bundle.lacking(node.total).items():
         if name.startswith(ACCELERATOR):
             kinds = " and ".join(node.accelerators) or "none that Ray knows"
             yield f"accelerator {kinds} instead of {bundle.accelerator}"
         else:
-            yield f"{name} {has:g} of {need:g}"
+            yield f"{name} {node.total.get(name, 0):g} of {need:g}"
 
 
 def _way_out(asked: Sequence[Bundle], nodes: Sequence[Node], nearest: Sequence[str]) -> str:

@@ -2,11 +2,11 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from disagmoe.cluster.bundles import cluster_bundles, sides_of, with_sides
+from disagmoe.cluster.bundles import SECTIONS, cluster_bundles, sides_of, with_sides
 from disagmoe.cluster.matching import all_placed, in_total
-from disagmoe.cluster.nodes import NODE_RESOURCES, Node
+from disagmoe.cluster.nodes import Node
 from disagmoe.config.cluster import SideConfig
 from disagmoe.config.parallel import COLOCATED, ParallelConfig
 from disagmoe.config.rules import problems
@@ -20,11 +20,6 @@ _MOST_COUNTS = 5000
 """Combinations of smaller counts that are all tried."""
 _MANY = 2**31
 _COUNTS = ("rings", "groups", "attention_workers", "expert_workers")
-_SECTIONS: Mapping[Side, str] = {
-    Side.ATTENTION: "attention",
-    Side.EXPERT: "expert",
-    Side.COLOCATED: "attention",
-}
 
 
 def nearest_fit(config: RunConfig, nodes: Sequence[Node]) -> list[str]:
@@ -118,7 +113,7 @@ def _capacities(config: RunConfig, side: Side, nodes: Sequence[Node]) -> list[in
     return [
         min(int(node.total.get("CPU", 0)), node.gpus if cuda else _MANY)
         for node in nodes
-        if node.total.get(NODE_RESOURCES[side], 0) >= 1
+        if node.offers(side)
     ]
 
 
@@ -127,7 +122,7 @@ def _accelerators(given: SideConfig, side: Side, nodes: Sequence[Node]) -> list[
     there = [
         kind
         for node in nodes
-        if given.accelerator and node.total.get(NODE_RESOURCES[side], 0) >= 1
+        if given.accelerator and node.offers(side)
         for kind in node.accelerators
     ]
     return list(dict.fromkeys([given.accelerator, *there]))
@@ -153,4 +148,4 @@ def _changes(before: RunConfig, after: RunConfig) -> Iterator[str]:
         for key in ("workers_per_node", "gpus_per_node", "accelerator"):
             if getattr(old[side], key) != getattr(given, key):
                 value = format_value(getattr(given, key))
-                yield f"cluster.{_SECTIONS[side]}.{key} = {value}"
+                yield f"cluster.{SECTIONS[side]}.{key} = {value}"

@@ -45,6 +45,10 @@ class Node:
         """Kinds of its GPUs, such as `H800`."""
         return sorted(name.removeprefix(ACCELERATOR) for name in self.total if ACCELERATOR in name)
 
+    def offers(self, side: Side) -> bool:
+        """Whether it takes workers of `side`."""
+        return self.total.get(NODE_RESOURCES[side], 0) >= 1
+
     def __str__(self) -> str:
         return f"{self.host} (node {self.id[:8]})"
 

@@ -9,10 +9,11 @@ from disagmoe.actors.startup import open_data
 from disagmoe.api.preflight import opened
 from disagmoe.api.rundir import holds_run
 from disagmoe.checkpoint.blocks import REMEDY
-from disagmoe.checkpoint.catalogue import complete_steps, names
+from disagmoe.checkpoint.catalogue import SET_ASIDE, complete_steps, names
 from disagmoe.checkpoint.changes import changes, check_same_model, frozen, thawed
 from disagmoe.checkpoint.check import size_problems
 from disagmoe.checkpoint.find import Found, find, folder_of, latest_if_any, run_folder
+from disagmoe.checkpoint.manifest import MANIFEST
 from disagmoe.cluster.join import OWN, Target
 from disagmoe.config.parallel import FIRST_PROFILED, PROFILED
 from disagmoe.config.run import RunConfig
@@ -103,7 +104,7 @@ def continued(
     if later:
         news.append(
             f"checkpoints after step {step} are set aside: {names(later)} (rename their "
-            "manifest.set-aside.json to manifest.json to have them back)"
+            f"{SET_ASIDE} to {MANIFEST} to have them back)"
         )
     return resolved, point, [*changes(resolved, saved), *news]
 

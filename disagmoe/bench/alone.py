@@ -1,7 +1,6 @@
 """Our reference as a whole training in one process, and what such trainings share."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +8,7 @@ import torch
 from disagmoe.actors.startup import open_data
 from disagmoe.bench.apart import Learned, Trainee
 from disagmoe.config.run import RunConfig
-from disagmoe.data.batch import Batch
+from disagmoe.data.batch import split_micro_batches
 from disagmoe.model.init import initial_store
 from disagmoe.model.partition import model_tensors
 from disagmoe.model.precision import TYPES
@@ -53,7 +52,7 @@ class _Reference:
             self._config.model,
             [
                 MicroBatch(part.tokens_BS, part.targets_BS)
-                for part in cut(self._source.step(step), micro_batch_size)
+                for part in split_micro_batches(self._source.step(step), micro_batch_size)
             ],
             train.loss,
             chunk_tokens=_CHUNK_TOKENS,
@@ -72,9 +71,3 @@ def initial(config: RunConfig) -> dict[str, torch.Tensor]:
         std=config.model.init_std,
         dtype=TYPES[config.train.precision],
     )
-
-
-def cut(batch: Batch, size: int) -> Iterator[Batch]:
-    """Cut `batch` into micro-batches of `size` sequences; the last may be shorter."""
-    parts = zip(batch.tokens_BS.split(size), batch.targets_BS.split(size), strict=True)
-    return (Batch(tokens_BS, targets_BS) for tokens_BS, targets_BS in parts)

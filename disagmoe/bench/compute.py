@@ -15,6 +15,7 @@ import psutil
 from disagmoe.bench.alone import MakeReference
 from disagmoe.bench.apart import Learned, Timed
 from disagmoe.bench.contenders import Alone, Contender, Ours, Trial, best
+from disagmoe.bench.cores import kept_to
 from disagmoe.bench.flops import gemm_flops_per_s, step_flops
 from disagmoe.bench.hf_model import check_transformers
 from disagmoe.bench.hf_training import MakeTransformers, gathered_bytes
@@ -253,8 +254,5 @@ def pinned_to(count: int) -> Iterator[None]:
             f"our workers have {count} compute threads together, but this process may use only "
             f"{len(before)} cores; ask for fewer workers or threads_per_worker"
         )
-    os.sched_setaffinity(0, before[:count])
-    try:
+    with kept_to(before[:count]):
         yield
-    finally:
-        os.sched_setaffinity(0, before)

@@ -7,9 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 import ray
-import torch
 
-from disagmoe import __version__
+from disagmoe.actors.locate import versions
 from disagmoe.bench.compute import IMPLEMENTATIONS, REFERENCE, RUN, Outcome, Side
 from disagmoe.bench.hf_model import check_transformers
 
@@ -89,13 +88,7 @@ def as_json(outcome: Outcome, rounds: int) -> dict[str, Any]:
         "lower_bound_s": lower_bound_s(outcome),
         "sides": {name: _side(side) for name, side in outcome.sides.items()},
         "config": outcome.config.model_dump(mode="json", exclude={"data"}),
-        "versions": {
-            "disagmoe": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "ray": ray.__version__,
-            "transformers": check_transformers(),
-        },
+        "versions": versions() | {"ray": ray.__version__, "transformers": check_transformers()},
         "machine": machine(),
     }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from disagmoe.bench.apart import Apart, Learned, Timed, Trainee
+from disagmoe.bench.measured import cost_settings, measured_costs, size_setting
 from disagmoe.bench.rig import Rig
 from disagmoe.bench.sample import within
 from disagmoe.cluster.ground import on_own_ray
@@ -13,7 +14,6 @@ from disagmoe.config.load import override
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import WorkerError
-from disagmoe.runtime.profile import Profile
 from disagmoe.schedule.accounting import Shares, add_up
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.transport.rendezvous import StoreServer
@@ -131,25 +131,18 @@ class Ours:
         traced = ["trace.first_step=1", f"trace.steps={_TRIAL_STEPS}"]
         self._rig.set_up(self._with(size, traced))
         self._rig.step()
-        steps = [self._rig.step() for _ in range(_TRIAL_STEPS)]
-        traces = [
-            {worker: report.trace for worker, report in step.reports.items() if report.trace}
-            for step in steps
-        ]
-        return OpCosts.from_seconds(Profile.of(traces).costs({}))
+        return measured_costs([self._rig.step() for _ in range(_TRIAL_STEPS)])
 
     def settle(self, trial: Trial) -> None:
         """See Contender.settle. Starts anew, and does a step that is not counted."""
-        costs = self._costs[trial.micro_batch_size].to_dict()
-        sets = [f"parallel.costs.{name}={cost!r}" for name, cost in costs.items()]
-        self._rig.set_up(self._with(trial.micro_batch_size, sets))
+        costs = self._costs[trial.micro_batch_size]
+        self._rig.set_up(self._with(trial.micro_batch_size, cost_settings(costs)))
         self._learned, self._seconds = [], {}
         self.step()
         self._seconds = {}
 
     def _with(self, size: int, sets: Sequence[str]) -> RunConfig:
-        sized = override(self._config, [f"parallel.micro_batch_size={size}", *sets])
-        return resolve(sized, cuda=False)
+        return resolve(override(self._config, [size_setting(size), *sets]), cuda=False)
 
     def step(self) -> Timed:
         """See Contender.step."""

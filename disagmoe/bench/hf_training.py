@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from disagmoe.actors.startup import open_data
-from disagmoe.bench.alone import cut, initial
+from disagmoe.bench.alone import initial
 from disagmoe.bench.apart import Learned, Trainee
 from disagmoe.bench.hf_model import hf_model, load_into_hf
 from disagmoe.config.run import RunConfig
-from disagmoe.data.batch import count_valid
+from disagmoe.data.batch import count_valid, split_micro_batches
 from disagmoe.hf.tensors import hf_tensors
 from disagmoe.model.precision import TYPES
 from disagmoe.optim.adamw import decays
@@ -63,7 +63,7 @@ class _Transformers:
         batch, train = self._source.step(step), self._config.train
         valid = count_valid(batch.targets_BS)
         total = 0.0
-        for part in cut(batch, micro_batch_size):
+        for part in split_micro_batches(batch, micro_batch_size):
             # its own loss, told that our targets are those of the same position
             loss = self._model(
                 input_ids=part.tokens_BS,

@@ -9,12 +9,16 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from disagmoe.bench.cores import kept_to
 from disagmoe.bench.hosts import BURST_BYTES, HostNetwork, host_network
 from disagmoe.bench.limits import Load, floor_s, lower_bound_s, pauses, rate_mbit_for
+from disagmoe.bench.measured import cost_settings, measured_costs, size_setting
 from disagmoe.bench.raynodes import Node, ray_nodes
 from disagmoe.bench.rig import Rig, rig
+from disagmoe.bench.rounds import take_turns
 from disagmoe.bench.sample import Sample, load_of, medians, observe
 from disagmoe.bench.scenarios import EP_1F1B, Scenario, System
 from disagmoe.bench.text import prepare_text
@@ -22,7 +26,6 @@ from disagmoe.cluster.nodes import NODE_RESOURCES
 from disagmoe.config.load import load_run_config, override
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
-from disagmoe.runtime.profile import Profile
 from disagmoe.schedule.compile import Compiled
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.from_config import programs_for
@@ -51,11 +54,10 @@ class Tuned:
     @property
     def settings(self) -> list[str]:
         """Its part of a run config."""
-        costs = self.costs.to_dict()
         return [
-            _size(self.micro_batch_size),
+            size_setting(self.micro_batch_size),
             f"parallel.in_flight={self.compiled.timeline.in_flight}",
-            *(f"parallel.costs.{name}={cost!r}" for name, cost in costs.items()),
+            *cost_settings(self.costs),
         ]
 
 
@@ -141,7 +143,8 @@ def stage(systems: Sequence[System], example: Path, folder: Path) -> Iterator[St
         base = load_run_config(example, [f'data.paths=["{data}"]'])
         network = stack.enter_context(host_network(_HOSTS))
         nodes = stack.enter_context(ray_nodes(network.hosts, _resources(network, systems)))
-        stack.enter_context(_pinned_to(nodes[0].core))
+        # the driver lives on the first host, and takes its time from it
+        stack.enter_context(kept_to({nodes[0].core}))
         rigs = {
             system.name: stack.enter_context(
                 rig(
@@ -170,7 +173,8 @@ def compare(
         tuned = {
             system.name: _tune(system, scenario, base, stage, say) for system in scenario.systems
         }
-        samples = _take_turns([system.name for system in scenario.systems], stage, rounds)
+        turns = {system.name: partial(stage.step, system.name) for system in scenario.systems}
+        samples = take_turns(turns, rounds)
         yield Comparison(
             scenario=scenario,
             rate_mbit=rate_mbit,
@@ -207,7 +211,7 @@ def _find_rate(scenario: Scenario, base: RunConfig, stage: Stage, say: Say) -> f
     plain = next(system for system in scenario.systems if system.name == EP_1F1B)
     # the fewest exchanges to wait for
     size = max(plain.micro_batch_sizes(_HOSTS, scenario.micro_batches))
-    stage.rigs[EP_1F1B].set_up(_config(base, plain, [_size(size)]))
+    stage.rigs[EP_1F1B].set_up(_config(base, plain, [size_setting(size)]))
     stage.step(EP_1F1B)
     load = load_of([stage.step(EP_1F1B), stage.step(EP_1F1B)])
     rate_mbit = max(rate_mbit_for(load, scenario.exposed_share), _LEAST_MBIT)
@@ -223,18 +227,29 @@ def _find_rate(scenario: Scenario, base: RunConfig, stage: Stage, say: Say) -> f
 
 
 def _tune(system: System, scenario: Scenario, base: RunConfig, stage: Stage, say: Say) -> Tuned:
-    """Set `system` up with what plans say is best, on costs that were measured for each size."""
+    """Set `system` up with the micro-batch size whose step takes least, each size planned on costs
+    that were measured for it."""
     sizes = system.micro_batch_sizes(_HOSTS, scenario.micro_batches)
     tried = [_plan(system, size, base, stage) for size in sizes]
-    best = min(tried, key=lambda tuned: tuned.compiled.timeline.makespan)
-    stage.rigs[system.name].set_up(_config(base, system, best.settings))
-    stage.step(system.name)
-    times = ", ".join(f"{t.micro_batch_size}: {t.compiled.timeline.makespan:.2f} s" for t in tried)
+    seconds = [_try(system, tuned, base, stage) for tuned in tried]
+    best = tried[seconds.index(min(seconds))]
+    if best is not tried[-1]:
+        _try(system, best, base, stage)
+    times = ", ".join(
+        f"{tuned.micro_batch_size}: {tuned.compiled.timeline.makespan:.2f} s, took {step_s:.2f} s"
+        for tuned, step_s in zip(tried, seconds, strict=True)
+    )
     say(
-        f"  {system.name}: planned step by micro-batch size {times}; takes "
+        f"  {system.name}: planned step by micro-batch size {times}; goes on with "
         f"{best.micro_batch_size}, {best.compiled.timeline.in_flight} in flight"
     )
     return best
+
+
+def _try(system: System, tuned: Tuned, base: RunConfig, stage: Stage) -> float:
+    """Set `system` up as `tuned`, and return what its first step takes, in seconds."""
+    stage.rigs[system.name].set_up(_config(base, system, tuned.settings))
+    return stage.step(system.name).step_s
 
 
 def _plan(system: System, size: int, base: RunConfig, stage: Stage) -> Tuned:
@@ -242,11 +257,9 @@ def _plan(system: System, size: int, base: RunConfig, stage: Stage) -> Tuned:
     in flight as is best."""
     rig = stage.rigs[system.name]
     traced = ["trace.first_step=0", "trace.steps=1"]
-    rig.set_up(_config(base, system, [_size(size), *traced]))
-    done = rig.step()
-    traces = {name: report.trace for name, report in done.reports.items() if report.trace}
-    costs = OpCosts.from_seconds(Profile.of([traces]).costs({}))
-    request = programs_for(_config(base, system, [_size(size)]))
+    rig.set_up(_config(base, system, [size_setting(size), *traced]))
+    costs = measured_costs([rig.step()])
+    request = programs_for(_config(base, system, [size_setting(size)]))
     count = request.spec.micro_batches
     plans = [
         replace(request, in_flight=in_flight, costs=costs).build()
@@ -254,20 +267,6 @@ def _plan(system: System, size: int, base: RunConfig, stage: Stage) -> Tuned:
     ]
     best = min(plans, key=lambda plan: plan.timeline.makespan)
     return Tuned(micro_batch_size=size, costs=costs, compiled=best)
-
-
-def _size(size: int) -> str:
-    return f"parallel.micro_batch_size={size}"
-
-
-def _take_turns(systems: Sequence[str], stage: Stage, rounds: int) -> dict[str, list[Sample]]:
-    """Do one step of each system per round, each round beginning with another one."""
-    samples: dict[str, list[Sample]] = {system: [] for system in systems}
-    for at in range(rounds):
-        first = at % len(systems)
-        for system in (*systems[first:], *systems[:first]):
-            samples[system].append(stage.step(system))
-    return samples
 
 
 def _measured(
@@ -292,14 +291,3 @@ def _is_pinned(stage: Stage, rig: Rig) -> bool:
         os.sched_getaffinity(pid) == {core_of[rig.hosts[worker]]}
         for worker, pid in rig.pids.items()
     )
-
-
-@contextmanager
-def _pinned_to(core: int) -> Iterator[None]:
-    """The driver lives on the first host, and takes its time from it."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)

@@ -13,8 +13,14 @@ CHANGEABLE = frozenset(
 )
 """Settings of the model that do not decide which parameters there are and what they are for."""
 
-_FREE = frozenset({"in_flight", "costs", "attention_shares", "profile", "residual"})
-"""Settings of `parallel` that are found for what the others ask for."""
+_OPEN: Mapping[str, Any] = {
+    "in_flight": 0,
+    "costs": USUAL,
+    "attention_shares": [],
+    "profile": "auto",
+    "residual": "auto",
+}
+"""Settings of `parallel` that are found for what the others ask for, as yet to be found."""
 
 
 def check_same_model(config: RunConfig, saved: RunConfig, place: object) -> None:
@@ -35,17 +41,10 @@ def check_same_model(config: RunConfig, saved: RunConfig, place: object) -> None
 def thawed(saved: RunConfig) -> RunConfig:
     """Return `saved` with what was found for it left open again, to change it; `frozen` is the
     inverse where nothing is changed."""
-    open_again = {
-        "in_flight": 0,
-        "costs": USUAL,
-        "attention_shares": [],
-        "profile": "auto",
-        "residual": "auto",
-    }
     machine = {"device": "auto", "transport": "auto"}
     return saved.model_copy(
         update={
-            "parallel": saved.parallel.model_copy(update=open_again),
+            "parallel": saved.parallel.model_copy(update=_OPEN),
             "cluster": saved.cluster.model_copy(update=machine),
         }
     )
@@ -76,7 +75,7 @@ def frozen(config: RunConfig, saved: RunConfig) -> RunConfig:
 def _same_work(config: RunConfig, saved: RunConfig) -> bool:
     def work(one: RunConfig) -> tuple[object, ...]:
         train = one.train
-        parallel = one.parallel.model_dump(exclude=set(_FREE))
+        parallel = one.parallel.model_dump(exclude=set(_OPEN))
         sizes = (train.global_batch_size, train.sequence_length, train.precision)
         return (one.model.model_dump(), parallel, sizes, train.loss.model_dump())
 

@@ -1,5 +1,6 @@
 """From the parts of all workers to a complete checkpoint."""
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -57,9 +58,7 @@ def _parameters(parts: Sequence[Part]) -> dict[str, ParameterEntry]:
             entry = found.setdefault(piece.name, ParameterEntry(shape=piece.shape, slices=[]))
             entry.slices.append((piece.start, piece.stop, index))
     for name, entry in found.items():
-        size = 1
-        for length in entry.shape:
-            size *= length
+        size = math.prod(entry.shape)
         covered = [(start, stop) for start, stop, _ in entry.slices]
         gaps = list(uncovered(0, size, covered))
         if gaps or sum(stop - start for start, stop in covered) != size:

@@ -1,6 +1,7 @@
 """Which checkpoint `D[@STEP]` means: of a run directory, of a folder of checkpoints, or itself."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from disagmoe.checkpoint.catalogue import complete_steps, names, step_of, step_place
@@ -44,8 +45,7 @@ def find(text: str) -> Found:
         ConfigError, StorageError: D is not there or cannot be read.
         CheckpointError: it has no such complete checkpoint, or the manifest is damaged.
     """
-    folder, steps = complete_in(text)
-    return Found(folder, read_manifest(step_place(folder.place, steps[-1])))
+    return _last(*complete_in(text))
 
 
 def complete_in(text: str) -> tuple[Folder, list[int]]:
@@ -87,8 +87,10 @@ def _asked_for(text: str) -> tuple[Folder, int | None]:
 def latest_if_any(folder: Folder) -> Found | None:
     """Return the last complete checkpoint of `folder`, or None."""
     steps = complete_steps(folder.place)
-    if not steps:
-        return None
+    return _last(folder, steps) if steps else None
+
+
+def _last(folder: Folder, steps: Sequence[int]) -> Found:
     return Found(folder, read_manifest(step_place(folder.place, steps[-1])))
 
 

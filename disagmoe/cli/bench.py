@@ -2,8 +2,9 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 FAILED = 1
 ROUNDS, QUICK_ROUNDS = 5, 3
 GIGA = 1e9
-COMPUTE_ROUNDS, QUICK_COMPUTE_ROUNDS = 5, 3
 SIZES = (4, 8)
 """Sequences per micro-batch that `compute` tries."""
 
@@ -74,14 +74,8 @@ def overlap(
             for comparison in compare(scenario, folder, up, rounds, _say):
                 _say("\n".join(_table(comparison)))
                 comparisons.append(comparison)
-    found = checks(comparisons)
-    for name, holds in found.items():
-        if not holds:
-            _say(f"not valid: {name}: no")
-    if as_json:
-        typer.echo(json.dumps(all_figures(comparisons, rounds)))
-    if not all(found.values()):
-        raise typer.Exit(FAILED)
+    figures = all_figures(comparisons, rounds) if as_json else None
+    _conclude(checks(comparisons), figures)
 
 
 @app.command()
@@ -169,18 +163,12 @@ def compute(
 
     run = load_run_config(config or configs_folder() / "compute.toml", sets or ())
     sizes = (run.parallel.micro_batch_size,) if quick else SIZES
-    rounds = rounds or (QUICK_COMPUTE_ROUNDS if quick else COMPUTE_ROUNDS)
+    rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     with sigterm_raises(), temporary_folder() as scratch:
         outcome = compare_compute(run, Path(scratch), sizes, rounds, _say)
     _say("\n".join(_compute_table(outcome)))
-    found = checks(outcome)
-    for name, holds in found.items():
-        if not holds:
-            _say(f"not valid: {name}: no")
-    if as_json:
-        typer.echo(json.dumps(all_figures(outcome, rounds)))
-    if not all(found.values()):
-        raise typer.Exit(FAILED)
+    figures = all_figures(outcome, rounds) if as_json else None
+    _conclude(checks(outcome), figures)
 
 
 def _compute_table(outcome: "Outcome") -> list[str]:
@@ -223,6 +211,18 @@ def _compute_table(outcome: "Outcome") -> list[str]:
         f"in the first step losses differ by at most {loss_difference(outcome):.1e}, "
         f"gradient norms by {norm_difference(outcome):.1e}",
     ]
+
+
+def _conclude(found: Mapping[str, bool], figures: Mapping[str, Any] | None) -> None:
+    """Say which checks failed, print `figures` as JSON if there are any, and end with 1 where a
+    check failed."""
+    for name, holds in found.items():
+        if not holds:
+            _say(f"not valid: {name}: no")
+    if figures is not None:
+        typer.echo(json.dumps(figures))
+    if not all(found.values()):
+        raise typer.Exit(FAILED)
 
 
 def _say(text: str) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from disagmoe.checkpoint.catalogue import names
-from disagmoe.checkpoint.manifest import Manifest
+from disagmoe.checkpoint.catalogue import SET_ASIDE, names
+from disagmoe.checkpoint.manifest import MANIFEST, Manifest
 from disagmoe.checkpoint.report import Examined, Report, age_s, groups, layout, precision
 from disagmoe.units import format_bytes, format_count, format_seconds
 
@@ -25,7 +25,7 @@ def lines(report: Report, now: datetime) -> Iterator[str]:
     if report.set_aside:
         yield (
             f"set aside, as the run went on from an earlier step: {names(report.set_aside)} "
-            "(rename manifest.set-aside.json to manifest.json to have one back)"
+            f"(rename {SET_ASIDE} to {MANIFEST} to have one back)"
         )
 
 

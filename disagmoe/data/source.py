@@ -61,12 +61,13 @@ class PreparedSource:
     ) -> None:
         """`end_of_document` keeps documents apart, see `next_token_batch`."""
         self._sources = sources
+        ahead = origin.ahead or (0,) * len(sources)
+        self._rest = [_Ahead(source, given) for source, given in zip(sources, ahead, strict=True)]
         self._weights = list(weights)
         self._mix = Mix(self._weights)
         self._batch_size = batch_size
         self._origin = origin
         self._end = end_of_document
-        self._ahead = origin.ahead or (0,) * len(sources)
 
     @classmethod
     def open(
@@ -102,10 +103,7 @@ class PreparedSource:
 
     def step(self, step: int) -> Batch:
         """The global batch of step `step`: [B, S]."""
-        sources = [
-            _Ahead(source, ahead) for source, ahead in zip(self._sources, self._ahead, strict=True)
-        ]
-        rows = read_mix(self._mix, sources, self._mixed(step), self._batch_size)
+        rows = read_mix(self._mix, self._rest, self._mixed(step), self._batch_size)
         return next_token_batch(torch.from_numpy(rows), end_of_document=self._end)
 
     def held_out(self) -> Iterator[Batch]:
@@ -119,10 +117,9 @@ class PreparedSource:
         """Where the data stands before step `step`."""
         mixed = self._mixed(step)
         paths = []
-        for source, ahead, given in zip(
-            self._sources, self._ahead, self._mix.counts(mixed), strict=True
-        ):
-            cursor = Cursor.at(ahead + given, source.per_epoch)
+        for rest, given in zip(self._rest, self._mix.counts(mixed), strict=True):
+            source, read = rest.source, rest.sequences + given
+            cursor = Cursor.at(read, source.per_epoch)
             paths.append(
                 PathPosition(
                     path=source.data.path,
@@ -130,7 +127,7 @@ class PreparedSource:
                     order=source.order,
                     epoch=cursor.epoch,
                     position=cursor.position,
-                    sequences=ahead + given,
+                    sequences=read,
                 )
             )
         return DataPosition(mixed=mixed, weights=self._weights, paths=paths)

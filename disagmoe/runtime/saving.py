@@ -82,7 +82,7 @@ class Saver:
         that one has failed or does not end in time.
         """
         if self._under_way is not None:
-            self._ended(self._under_way, f"of step {step}")
+            self._ended(self._under_way, step)
         pieces = [
             Piece(live.slice, {kind: _copy(tensor) for kind, tensor in live.tensors.items()})
             for live in live_slices(self._update)
@@ -109,16 +109,16 @@ class Saver:
 
         Raises CheckpointError where it cannot be written, or not in time.
         """
-        return self._ended(self._saves.pop(step), f"of step {step}")
+        return self._ended(self._saves.pop(step), step)
 
-    def _ended(self, save: Future[SavedPart], which: str) -> SavedPart:
+    def _ended(self, save: Future[SavedPart], asked_at: int) -> SavedPart:
         try:
             return save.result(self._timeout_s)
         except TimeoutError:
             raise CheckpointError(
                 f"{self._worker} has not written its part of a checkpoint within "
-                f"checkpoint.timeout_s = {self._timeout_s:g} s (asked for that {which}); the "
-                f"storage of {self._folder} is too slow or hangs"
+                f"checkpoint.timeout_s = {self._timeout_s:g} s (asked for that of step {asked_at})"
+                f"; the storage of {self._folder} is too slow or hangs"
             ) from None
 
     def close(self) -> None:

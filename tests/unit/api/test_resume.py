@@ -12,11 +12,10 @@ from disagmoe.checkpoint.changes import thawed
 from disagmoe.checkpoint.find import Found, find
 from disagmoe.config.load import override
 from disagmoe.config.run import RunConfig
-from disagmoe.config.tomlwrite import dump_toml
 from disagmoe.data.prepared import PreparedData
 from disagmoe.errors import CheckpointError, ConfigError
 from disagmoe.storage import Location
-from tests.unit.checkpoint.saved import TINY, saved, small, values
+from tests.unit.checkpoint.saved import TINY, saved, saved_run, small, values
 from tests.unit.data.conftest import in_process, make_data, prepare_here
 
 __all__ = ["in_process", "make_data", "prepare_here"]  # fixtures
@@ -25,11 +24,7 @@ __all__ = ["in_process", "make_data", "prepare_here"]  # fixtures
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """A run that has saved after steps 2 and 4."""
-    path = tmp_path / "run"
-    for step in (2, 4):
-        small(path / "checkpoints", step)
-    (path / "config.toml").write_text(dump_toml(TINY))
-    return path
+    return saved_run(tmp_path / "run")
 
 
 def where(resume: Resume) -> tuple[int | None, Path | None]:

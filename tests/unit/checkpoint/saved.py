@@ -12,6 +12,7 @@ from disagmoe.checkpoint.manifest import Done, Manifest
 from disagmoe.checkpoint.part import Part, Piece, write_part
 from disagmoe.checkpoint.slices import Kind, Slice
 from disagmoe.config.run import RunConfig
+from disagmoe.config.tomlwrite import dump_toml
 from disagmoe.storage import Location
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -83,3 +84,11 @@ def small(folder: Path | Location, step: int = 1) -> tuple[Location, Manifest]:
     """A checkpoint of two files."""
     whole = values({"a": (4, 6), "b": (7,)})
     return saved(folder, whole, [{"a": [(0, 24)]}, {"b": [(0, 7)]}], step=step)
+
+
+def saved_run(path: Path) -> Path:
+    """Make `path` the directory of a run that has saved after steps 2 and 4."""
+    for step in (2, 4):
+        small(path / "checkpoints", step)
+    (path / "config.toml").write_text(dump_toml(TINY))
+    return path

@@ -7,17 +7,13 @@ from disagmoe.config.load import override
 from disagmoe.config.tomlwrite import dump_toml
 from disagmoe.errors import CheckpointError, ConfigError, StorageError
 from disagmoe.storage import Location
-from tests.unit.checkpoint.saved import TINY, small
+from tests.unit.checkpoint.saved import TINY, saved_run, small
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """A run that has saved after steps 2 and 4."""
-    path = tmp_path / "run"
-    for step in (2, 4):
-        small(path / "checkpoints", step)
-    (path / "config.toml").write_text(dump_toml(TINY))
-    return path
+    return saved_run(tmp_path / "run")
 
 
 def test_every_way_to_name_a_checkpoint(run_dir: Path) -> None:
