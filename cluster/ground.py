@@ -67,7 +67,7 @@ def ground(
     """
     if target.is_own:
         with local_ray(worker_count(config), threads_per_worker(config, cores())) as host:
-            yield _on_own_ray(config, host)
+            yield on_own_ray(config, host)
     elif config.cluster.mode == "cluster":
         with _on_cluster(config, run_id, say) as given:
             yield given
@@ -76,7 +76,8 @@ def ground(
             yield given
 
 
-def _on_own_ray(config: RunConfig, host: str) -> Ground:
+def on_own_ray(config: RunConfig, host: str) -> Ground:
+    """Return the places of the workers of `config` on the private Ray at `host`."""
     node = ray.get_runtime_context().get_node_id()
     place = Place(node=node, host=host, cpus=cores() // worker_count(config))
     return Ground(

@@ -7,11 +7,31 @@ from typing import Any
 import torch
 
 from disagmoe.config.model import ModelConfig
+from disagmoe.errors import ConfigError
 from disagmoe.hf.settings import to_hf
 from disagmoe.hf.tensors import hf_tensors
 from disagmoe.model.partition import balance_tensors, model_tensors
 
 _POSITIONS = 4096
+
+
+def check_transformers() -> str:
+    """Return the version of Transformers. Raises ConfigError where it is not installed, or too
+    old."""
+    try:
+        transformers = import_module("transformers")
+    except ImportError:
+        raise ConfigError(
+            "Hugging Face Transformers is not installed; install it with: "
+            "pip install 'disagmoe[hf]'"
+        ) from None
+    version = str(transformers.__version__)
+    if int(version.partition(".")[0]) < 5:
+        raise ConfigError(
+            f"Transformers {version} has no choice of expert implementations; install 5 or newer "
+            "with: pip install 'disagmoe[hf]'"
+        )
+    return version
 
 
 def hf_model(config: ModelConfig, *, attention: str, experts: str) -> Any:

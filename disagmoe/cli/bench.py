@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from disagmoe.config.load import load_run_config
 from disagmoe.units import format_bytes
 
 if TYPE_CHECKING:
+    from disagmoe.bench.compute import Outcome
     from disagmoe.bench.overlap import Comparison
 
 FAILED = 1
 ROUNDS, QUICK_ROUNDS = 5, 3
+GIGA = 1e9
+COMPUTE_ROUNDS, QUICK_COMPUTE_ROUNDS = 5, 3
+SIZES = (4, 8)
+"""Sequences per micro-batch that `compute` tries."""
 
 app = typer.Typer(no_args_is_help=True, help="Measure against what people use today.")
-
-
-@app.callback()
-def _group() -> None:
-    """Keep sub-commands although there may be only one."""
 
 
 @app.command()
@@ -81,6 +82,98 @@ def overlap(
         typer.echo(json.dumps(all_figures(comparisons, rounds)))
     if not all(found.values()):
         raise typer.Exit(FAILED)
+
+
+@app.command()
+def compute(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="TOML file of a run; configs/bench/compute.toml else."),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One micro-batch size for all, that of the config.")
+    ] = False,
+    rounds: Annotated[
+        int | None,
+        typer.Option("--rounds", min=1, help="Steps of each side [default: 5, quick: 3]."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train a model with our workers, in one process, and with Hugging Face Transformers.
+
+    All sides have the same model, initial weights, tokens, type and cores, each with the
+    micro-batch size that is best for itself, and take turns. Of Transformers' implementations of
+    experts the fastest counts. Needs the extra `hf`. Exits with 1 when the comparison is not valid,
+    and says why.
+    """
+    # torch and Ray take seconds to import, which `disagmoe --help` should not pay
+    from disagmoe.bench.compute import compare as compare_compute
+    from disagmoe.bench.compute_figures import as_json as all_figures
+    from disagmoe.bench.compute_figures import checks
+    from disagmoe.bench.scenarios import configs_folder
+    from disagmoe.cluster.local import temporary_folder
+    from disagmoe.cluster.signals import sigterm_raises
+
+    run = load_run_config(config or configs_folder() / "compute.toml", sets or ())
+    sizes = (run.parallel.micro_batch_size,) if quick else SIZES
+    rounds = rounds or (QUICK_COMPUTE_ROUNDS if quick else COMPUTE_ROUNDS)
+    with sigterm_raises(), temporary_folder() as scratch:
+        outcome = compare_compute(run, Path(scratch), sizes, rounds, _say)
+    _say("\n".join(_compute_table(outcome)))
+    found = checks(outcome)
+    for name, holds in found.items():
+        if not holds:
+            _say(f"not valid: {name}: no")
+    if as_json:
+        typer.echo(json.dumps(all_figures(outcome, rounds)))
+    if not all(found.values()):
+        raise typer.Exit(FAILED)
+
+
+def _compute_table(outcome: "Outcome") -> list[str]:
+    from disagmoe.bench.compute_figures import (
+        fastest,
+        loss_difference,
+        lower_bound_s,
+        machine,
+        norm_difference,
+        step_s,
+        tokens_per_s,
+    )
+
+    theirs = tokens_per_s(fastest(outcome))
+    lines = [
+        f"{machine()}, {outcome.cores} cores, {outcome.config.train.precision}, "
+        f"{outcome.gemm_flops_per_s / GIGA:.0f} GFLOP/s in products; a step needs "
+        f"{outcome.flops / GIGA:.0f} GFLOP, {lower_bound_s(outcome):.2f} s",
+        f"{'':<12} {'step':>8} {'tokens/s':>9} {'of fastest':>11} {'micro-batch':>12} "
+        f"{'first loss':>11} {'its norm':>9}",
+    ]
+    for name, side in outcome.sides.items():
+        if not side.steps_s:
+            lines.append(f"{name:<12} left out: {side.left_out}")
+            continue
+        first = side.learned[0] if side.learned else None
+        lines.append(
+            f"{name:<12} {step_s(side):6.2f} s {tokens_per_s(side):9.0f} "
+            f"{tokens_per_s(side) / theirs:11.2f} {side.micro_batch_size:12} "
+            + (f"{first.loss:11.4f} {first.grad_norm:9.4f}" if first else "")
+            + (f"  in its trial of {side.step_tokens} tokens" if side.left_out else "")
+        )
+    for worker, shares in outcome.sides["run"].shares.items():
+        lines.append(
+            f"  {worker}: computes {shares.utilisation:.1%}, waits for the network "
+            f"{shares.exposed_communication:.1%}, bubble {shares.bubble:.1%}"
+        )
+    return [
+        *lines,
+        f"in the first step losses differ by at most {loss_difference(outcome):.1e}, "
+        f"gradient norms by {norm_difference(outcome):.1e}",
+    ]
 
 
 def _say(text: str) -> None:

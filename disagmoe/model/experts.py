@@ -214,9 +214,15 @@ class _Experts(torch.autograd.Function):
     def backward(ctx: Any, dout_RD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         params: ExpertParams = ctx.params
         drows_RD, dgate_P, pending = input_grads(params, ctx.kept, dout_RD)
-        sums = [torch.zeros_like(stack) for stack in params.stacks]
-        add_weight_grads(pending, *sums)
-        return drows_RD, dgate_P, None, None, None, *sums
+        counts_E, grouped = pending.counts_E, pending.grouped
+        products = [
+            _products(pending.dgate_up_PG, pending.x_PD, counts_E, grouped),
+            _products(pending.dy_PD, pending.act_PF, counts_E, grouped),
+        ]
+        biases = [torch.zeros_like(stack) for stack in params.stacks[2:]]
+        for bias_EN, dy_PN in zip(biases, (pending.dgate_up_PG, pending.dy_PD), strict=False):
+            _add_sums(bias_EN, dy_PN, counts_E)
+        return drows_RD, dgate_P, None, None, None, *products, *biases
 
 
 def _use_grouped(params: ExpertParams, backend: Backend) -> bool:
@@ -251,6 +257,19 @@ def _linear(
     return y_PN
 
 
+def _products(
+    dy_PN: torch.Tensor, x_PK: torch.Tensor, counts_E: torch.Tensor, grouped: bool
+) -> torch.Tensor:
+    """Return dy^T @ x of each expert [E, N, K]."""
+    if grouped and x_PK.device.type != "cpu":
+        return F.grouped_mm(dy_PN.T, x_PK, offs=_ends(counts_E))
+    counts = counts_E.tolist()
+    out_ENK = dy_PN.new_empty(len(counts), dy_PN.shape[1], x_PK.shape[1])
+    for out_NK, dy, x in zip(out_ENK, dy_PN.split(counts), x_PK.split(counts), strict=True):
+        torch.mm(dy.T, x, out=out_NK)  # of no rows it is 0
+    return out_ENK
+
+
 def _add_products(
     sum_ENK: torch.Tensor,
     dy_PN: torch.Tensor,
@@ -264,7 +283,7 @@ def _add_products(
     it can be added, and that costs as much as the products.
     """
     if grouped and x_PK.device.type != "cpu":
-        sum_ENK.add_(F.grouped_mm(dy_PN.T, x_PK, offs=_ends(counts_E)))
+        sum_ENK.add_(_products(dy_PN, x_PK, counts_E, grouped))
         return
     counts = counts_E.tolist()
     # in 16 bits a product that is added while it is made takes one and a half times as long

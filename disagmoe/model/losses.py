@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from disagmoe.model.precision import wide
+from disagmoe.model.precision import add_to, wide
 from disagmoe.model.router import Routing
 from disagmoe.units import MIB
 
@@ -153,7 +153,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 chunk_loss = _summed_cross_entropy(n, head, targets)
             grad_n, grad_head = torch.autograd.grad(chunk_loss, (n, head))
             loss += chunk_loss.detach()
-            grad_head_VD += grad_head
+            add_to(grad_head_VD, grad_head)
             grads_n.append(grad_n)
         ctx.save_for_backward(torch.cat(grads_n), grad_head_VD)
         ctx.head_dtype = head_VD.dtype

@@ -30,7 +30,7 @@ from disagmoe.model.losses import (
 )
 from disagmoe.model.mixing import Documents
 from disagmoe.model.params import AttentionParams, ExpertParams, HeadParams, Store
-from disagmoe.model.precision import wide
+from disagmoe.model.precision import add_to, wide
 from disagmoe.model.rope import Rope
 from disagmoe.model.router import Routing
 
@@ -154,7 +154,7 @@ def reference_step(
         total = loss + loss_config.aux_coef * balance + loss_config.z_coef * z
         new = torch.autograd.grad(total, list(leaves.values()))
         for name, grad in zip(leaves, new, strict=True):
-            grads[name] += grad
+            add_to(grads[name], grad)
         losses += torch.stack((loss, balance, z)).detach()
         routing_of.append(tuple(routing.detach() for routing in routings))
     return StepResult(

@@ -7,12 +7,10 @@ import torch
 
 from disagmoe.config.run import RunConfig
 from disagmoe.model.partition import expert_ranges
-from disagmoe.model.precision import wide
+from disagmoe.model.precision import TYPES, wide
 from disagmoe.runtime.wire import Wire
 from disagmoe.schedule.ir import ProgramSpec
 from disagmoe.schedule.layout import Layout, Side, Worker
-
-_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Context:
     @cached_property
     def dtype(self) -> torch.dtype:
         """Type of weights and activations."""
-        return _TYPES[self.config.train.precision]
+        return TYPES[self.config.train.precision]
 
     @property
     def exact(self) -> torch.dtype:

@@ -23,7 +23,7 @@ from disagmoe.model.partition import (
     expert_tensors,
     whole_tensors,
 )
-from disagmoe.model.precision import wide
+from disagmoe.model.precision import add_to, wide
 from disagmoe.schedule.layout import Group, Layout, Side, Worker
 
 
@@ -184,7 +184,7 @@ class Parameters:
     def accumulate(self, local_names: Iterable[str], grads: Iterable[torch.Tensor]) -> None:
         """Add one micro-batch's gradients to the sums."""
         for name, grad in zip(local_names, grads, strict=True):
-            self.grads[name].add_(grad)
+            add_to(self.grads[name], grad)
 
     def second_grad(self, name: str) -> torch.Tensor:
         """Where the second use of a tensor collects its gradient: the embedding lookup of a tied

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disagmoe.cluster.environment import environment, ray_variables
+from disagmoe.cluster.signals import sigterm_handler_kept
 from disagmoe.units import MIB
 
 CPUS = 2
@@ -47,7 +48,8 @@ def ray_nodes(package: Path, roles: Sequence[dict[str, float]] = ROLES) -> Itera
     """
     with tempfile.TemporaryDirectory(prefix="dm5", dir="/tmp") as folder:
         variables = ray_variables(threads=1) | {"RAY_TMPDIR": folder, "PYTHONPATH": str(package)}
-        with environment(variables):
+        # nodes of this process handle SIGTERM, and go on doing so when they have ended
+        with environment(variables), sigterm_handler_kept():
             from ray.cluster_utils import Cluster  # reads RAY_TMPDIR when it is imported
 
             dashboard, agent = _free_port(), _free_port()
