@@ -216,16 +216,14 @@ class _Experts(torch.autograd.Function):
         params: ExpertParams = ctx.params
         drows_RD, dgate_P, pending = input_grads(params, ctx.kept, dout_RD)
         counts_E, grouped = pending.counts_E, pending.grouped
-        sums = [
+        products = [
             _products(pending.dgate_up_PG, pending.x_PD, counts_E, grouped),
             _products(pending.dy_PD, pending.act_PF, counts_E, grouped),
         ]
-        for bias_EN, dy in zip(
-            params.stacks[len(sums) :], (pending.dgate_up_PG, pending.dy_PD), strict=False
-        ):
-            sums.append(torch.zeros_like(bias_EN))
-            _add_sums(sums[-1], dy, counts_E)
-        return drows_RD, dgate_P, None, None, None, *sums
+        biases = [torch.zeros_like(stack) for stack in params.stacks[2:]]
+        for bias_EN, dy_PN in zip(biases, (pending.dgate_up_PG, pending.dy_PD), strict=False):
+            _add_sums(bias_EN, dy_PN, counts_E)
+        return drows_RD, dgate_P, None, None, None, *products, *biases
 
 
 def _use_grouped(params: ExpertParams, backend: Backend) -> bool:

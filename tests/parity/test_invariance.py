@@ -22,7 +22,7 @@ import torch
 from disagmoe.config.load import load_run_config
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import ConfigError, WorkerError
-from disagmoe.runtime import attention, step
+from disagmoe.runtime import attention, halves, step
 from disagmoe.runtime.experts import ExpertSide
 from disagmoe.runtime.invariance.compare import (
     Differences,
@@ -141,13 +141,13 @@ def gates_without_gradient(patch: pytest.MonkeyPatch) -> None:
 
 
 def other_experts(patch: pytest.MonkeyPatch) -> None:
-    half = attention.attention_half
+    half = halves.attention_half
 
-    def turned(*args: Any, **kwargs: Any) -> attention.AttentionOut:
+    def turned(*args: Any, **kwargs: Any) -> halves.AttentionOut:
         out = half(*args, **kwargs)
         return replace(out, routing=replace(out.routing, expert_TK=(out.routing.expert_TK + 1) % 7))
 
-    patch.setattr(attention, "attention_half", turned)
+    patch.setattr(halves, "attention_half", turned)
 
 
 def replicas_counted_twice(patch: pytest.MonkeyPatch) -> None:

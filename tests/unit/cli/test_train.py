@@ -193,8 +193,8 @@ def test_a_run_for_a_cluster_is_refused_where_none_is_named(
 
 
 def test_what_can_only_be_planned_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    sets = ["--set", "model.family=olmoe", "--run-dir", str(tmp_path / "run")]
+    sets = ["--set", "model.family=glm4_moe", "--run-dir", str(tmp_path / "run")]
     outcome = CliRunner().invoke(app, ["train", "--config", str(TINY), *sets])
     assert isinstance(outcome.exception, ConfigError)
-    assert 'model.family = "olmoe" can be planned and simulated' in str(outcome.exception)
+    assert 'model.family = "glm4_moe" can be planned and simulated' in str(outcome.exception)
     assert list(tmp_path.iterdir()) == []
