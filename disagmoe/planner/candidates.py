@@ -37,7 +37,7 @@ class Division:
         """`config` divided like this."""
         parallel = config.parallel
         fused = parallel.residual in ("auto", "local", "fused")
-        update = {
+        update: dict[str, object] = {
             "schedule": self.schedule,
             "rings": self.rings,
             "groups": self.groups,

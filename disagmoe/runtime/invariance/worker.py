@@ -37,10 +37,7 @@ def observe(runtime: WorkerRuntime, states: Sequence[TrainingState | None]) -> l
                 report,
                 {name: grad.cpu() for name, grad in recording.grads.items()},
                 {name: value.clone().cpu() for name, value in values.items()},
-                {
-                    name: bias.clone().cpu()
-                    for name, bias in runtime.parameters.balances.items()
-                },
+                {name: bias.clone().cpu() for name, bias in runtime.parameters.balances.items()},
                 {place: chosen.cpu() for place, chosen in recording.choices.items()},
             )
         )
