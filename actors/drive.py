@@ -239,12 +239,16 @@ class Drive:
         return save.left_s
 
     def _receive(self, timeout_s: float) -> None:
+        failures = []
         for reply in self._crew.poll(timeout_s):
             if isinstance(reply.outcome, WorkerFailure):
-                raise _CrewFailedError(self._inquest.failed(self._crew, reply.outcome))
+                failures.append(reply.outcome)
+                continue
             if isinstance(reply.outcome, Saved):
                 self._keeper.add(reply.call.step, reply.outcome)
                 continue
             for pending in self._pending:
                 if pending.call == reply.call:
                     pending.outcomes[reply.worker] = reply.outcome
+        if failures:
+            raise _CrewFailedError(self._inquest.failed(self._crew, failures))

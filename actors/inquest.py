@@ -29,9 +29,14 @@ class Inquest:
         self._save_stacks = save_stacks
         self._now = now
 
-    def failed(self, crew: Crew, first_seen: WorkerFailure) -> tuple[WorkerFailure, ...]:
-        """Collect the failures of the other workers; return all in order of cause."""
-        failures = {first_seen.worker: first_seen}
+    def failed(self, crew: Crew, seen: Sequence[WorkerFailure]) -> tuple[WorkerFailure, ...]:
+        """Collect the failures of the other workers; return all in order of cause.
+
+        `seen` are all that have been received: none of them is reported again.
+        """
+        failures: dict[str, WorkerFailure] = {}
+        for failure in seen:
+            failures.setdefault(failure.worker, failure)
         deadline = self._now() + COLLECT_CAUSE_S
         while len(failures) < len(crew.workers):
             if not all(map(is_collateral, failures.values())):
