@@ -244,9 +244,11 @@ class Drive:
         return save.left_s
 
     def _receive(self, timeout_s: float) -> None:
+        failures = []
         for reply in self._crew.poll(min(timeout_s, EVERY_S)):
             if isinstance(reply.outcome, WorkerFailure):
-                raise _CrewFailedError(self._inquest.failed(self._crew, reply.outcome))
+                failures.append(reply.outcome)
+                continue
             self._heartbeats.heard(reply.worker, ping=isinstance(reply.outcome, Progress))
             if isinstance(reply.outcome, Saved):
                 self._keeper.add(reply.call.step, reply.outcome)
@@ -254,6 +256,8 @@ class Drive:
             for pending in self._pending:
                 if pending.call == reply.call:
                     pending.outcomes[reply.worker] = reply.outcome
+        if failures:
+            raise _CrewFailedError(self._inquest.failed(self._crew, failures))
         if silent := self._heartbeats.beat():
             limit_s = self._config.cluster.heartbeat_timeout_s
             raise _CrewFailedError(self._inquest.fell_silent(self._crew, silent, limit_s))

@@ -36,9 +36,14 @@ class Inquest:
         self._watch = watch or Watch()
         self._now = now
 
-    def failed(self, crew: Crew, first_seen: WorkerFailure) -> tuple[WorkerFailure, ...]:
-        """Collect the failures of the other workers; return all in order of cause."""
-        failures = {first_seen.worker: first_seen}
+    def failed(self, crew: Crew, seen: Sequence[WorkerFailure]) -> tuple[WorkerFailure, ...]:
+        """Collect the failures of the other workers; return all in order of cause.
+
+        `seen` are all that have been received: none of them is reported again.
+        """
+        failures: dict[str, WorkerFailure] = {}
+        for failure in seen:
+            failures.setdefault(failure.worker, failure)
         deadline = self._now() + COLLECT_CAUSE_S
         while len(failures) < len(crew.workers):
             if not all(map(is_collateral, failures.values())):
@@ -60,6 +65,7 @@ class Inquest:
         failures = {worker: _silent(worker) for worker in silent}
         deadline = self._now() + REPORT_DEATH_S
         unreported = set(silent)
+        crew.send_pings(silent)  # so that a death is reported to those without a call as well
         while unreported and (left_s := deadline - self._now()) > 0:
             for reply in crew.poll(left_s):
                 if reply.worker in unreported and isinstance(reply.outcome, WorkerFailure):

@@ -9,8 +9,6 @@ import typer
 from disagmoe.config.load import load_run_config
 from disagmoe.config.tomlwrite import dump_toml
 from disagmoe.errors import ConfigError, ScheduleError
-from disagmoe.planner.explain import as_json, as_text
-from disagmoe.planner.search import search
 
 
 def plan(
@@ -32,6 +30,9 @@ def plan(
     """Divide as many workers as the config has into groups, sides, rings and micro-batches, for the
     most tokens/s that fit into memory; split and colocated layouts on the same costs. Says which
     roof binds and what the runners-up are."""
+    from disagmoe.planner.explain import as_json, as_text
+    from disagmoe.planner.search import search
+
     run = load_run_config(config, sets or ())
     try:
         found = search(run)

@@ -9,11 +9,6 @@ import typer
 from disagmoe.config.load import load_run_config
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import ConfigError, ScheduleError
-from disagmoe.planner.auto import divided
-from disagmoe.schedule.drawing import save
-from disagmoe.simulator.chart import chart_of
-from disagmoe.simulator.report import as_json, as_text
-from disagmoe.simulator.simulate import simulate as simulate_config
 
 _DRAWN = 0.1
 """Share of the step that the second picture shows: single ops are visible in it."""
@@ -35,6 +30,12 @@ def simulate(
 ) -> None:
     """Simulate a step: its time and lower bound, tokens/s, MFU, what every group does with its
     time, the critical path, and memory. Machines and network are those of section `hardware`."""
+    from disagmoe.planner.auto import divided
+    from disagmoe.schedule.drawing import save
+    from disagmoe.simulator.chart import chart_of
+    from disagmoe.simulator.report import as_json, as_text
+    from disagmoe.simulator.simulate import simulate as simulate_config
+
     try:
         run = divided(load_run_config(config, sets or ()))
         result = simulate_config(run)

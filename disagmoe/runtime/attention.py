@@ -10,6 +10,7 @@ import torch
 
 from disagmoe.model import names
 from disagmoe.model.block import AttentionOut, embed, head_loss
+from disagmoe.model.device import count_values
 from disagmoe.model.dispatch import Dispatch, combine, place_gates, plan_dispatch, sum_rows
 from disagmoe.model.losses import (
     StepTotals,
@@ -316,7 +317,7 @@ class AttentionSide:
 
     def _reduce_counts(self, layer: int, mb: int) -> None:
         saved = self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
-        counts_E = torch.bincount(saved.expert_TK.flatten(), minlength=self._config.model.experts)
+        counts_E = count_values(saved.expert_TK.flatten(), self._config.model.experts)
         if self._choices_channel is not None:
             layout, worker = self._context.layout, self._context.worker
             members = [str(peer) for peer in layout.members(worker.group, worker.ring)]

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from disagmoe.actors.crew import Reply
 from disagmoe.actors.drive import QUEUED_CALLS, Drive, Retune, Settle, Traces
 from disagmoe.actors.events import (
     CheckpointSaved,
@@ -239,6 +240,22 @@ def test_a_failure_ends_the_run_with_its_cause_in_front(kind: str) -> None:
         status="failed", failures=(failure("F0.0", "died"), failure("A0.0", "transport"))
     )
     assert crew.killed == 1
+
+
+def test_a_death_that_arrives_with_what_follows_from_it_is_the_cause() -> None:
+    clock = FakeClock()
+    crew = FakeCrew(clock, lambda call, _: None)
+    together = [
+        Reply(Call("locate"), "A0.0", failure("A0.0", "transport")),
+        Reply(Call("locate"), "F0.0", failure("F0.0", "died")),
+    ]
+    polls = iter([together])
+    later = crew.poll
+    crew.poll = lambda timeout_s: next(polls, None) or later(timeout_s)
+    (ended,) = run(crew, clock)
+    assert ended == RunEnded(
+        status="failed", failures=(failure("F0.0", "died"), failure("A0.0", "transport"))
+    )
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ def crew_of(clock: FakeClock, outcomes: dict[str, Outcome], silent: tuple = ()) 
 def test_it_waits_for_the_cause_behind_failed_transfers() -> None:
     clock = FakeClock()
     crew = crew_of(clock, {"A0.1": failure("A0.1", "transport"), "F0.0": failure("F0.0", "died")})
-    found = Inquest(str, clock).failed(crew, failure("A0.0", "transport"))
+    found = Inquest(str, clock).failed(crew, [failure("A0.0", "transport")])
     assert [item.worker for item in found] == ["F0.0", "A0.0", "A0.1"]
 
 
 def test_it_does_not_wait_long_once_the_cause_is_known() -> None:
     clock = FakeClock()
-    found = Inquest(str, clock).failed(crew_of(clock, {}), failure("F0.0", "raised"))
+    found = Inquest(str, clock).failed(crew_of(clock, {}), [failure("F0.0", "raised")])
     assert found == (failure("F0.0", "raised"),)
     assert clock.now_s < 1
 
@@ -33,7 +33,7 @@ def test_it_does_not_wait_long_once_the_cause_is_known() -> None:
 def test_a_worker_that_does_not_answer_is_the_cause_of_failed_transfers() -> None:
     clock = FakeClock()
     crew = crew_of(clock, {}, silent=("F0.0",))
-    first, second = Inquest(str, clock).failed(crew, failure("A0.0", "transport"))
+    first, second = Inquest(str, clock).failed(crew, [failure("A0.0", "transport")])
     assert (first.worker, first.kind) == ("F0.0", FailureKind.SILENT)
     assert first.message.startswith("F0.0 answers nothing, and its death is not reported")
     assert second == failure("A0.0", "transport")
@@ -49,7 +49,7 @@ def test_a_death_that_is_reported_late_is_told_as_a_death() -> None:
         return answer_pings(timeout_s)
 
     crew.ping = ping
-    found = Inquest(str, clock).failed(crew, failure("A0.0", "transport"))
+    found = Inquest(str, clock).failed(crew, [failure("A0.0", "transport")])
     assert found == (failure("F0.0", "died"), failure("A0.0", "transport"))
 
 
