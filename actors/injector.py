@@ -8,6 +8,7 @@ when. Nothing here is used by a run that nobody drills.
 import json
 import os
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -44,8 +45,10 @@ class Injection:
 
 
 def write_plan(folder: Path, plan: Sequence[Injection]) -> None:
-    """Let workers that are started with this folder find `plan`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Let workers that are started with this folder find `plan`, none of which has happened yet,
+    and forget an earlier one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     text = json.dumps([asdict(one) for one in plan])
     (folder / _PLAN_FILE).write_text(text, encoding="utf-8")
 

@@ -1,6 +1,7 @@
 """A drill: a training in which faults are made to happen, beside one in which they are not.
 
-One run meets all faults but one, which is to end a run of its own: an error that comes back.
+One run meets all faults but one, which is to end a run of its own: an error that comes back. All
+runs share one Ray that is not their own, so that what they leave behind in it is seen.
 """
 
 import contextlib
@@ -8,14 +9,14 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util import list_named_actors
 
 # isort: split
 import psutil
@@ -39,6 +40,9 @@ from disagmoe.api import (
 from disagmoe.bench.drill import EVERY, drill, steps_of
 from disagmoe.checkpoint.find import find
 from disagmoe.cluster.contact import Contact
+from disagmoe.cluster.environment import environment
+from disagmoe.cluster.local import local_ray
+from disagmoe.cluster.nodes import read_holders
 from disagmoe.config.load import parse_run_config
 from disagmoe.data.plan import PrepareOptions
 from disagmoe.data.prepare import prepare
@@ -46,6 +50,8 @@ from disagmoe.data.tokenizer import TokenizerSpec
 
 DETECT_WITHIN_S = 30.0
 _HEARTBEAT_S = 5.0
+_FORGOTTEN_WITHIN_S = 10.0
+_POLL_S = 0.5
 Say = Callable[[str], None]
 
 
@@ -73,7 +79,7 @@ class Drill:
     truthful_errors: int
     """Faults that ended a run, as they should, with an error that names them."""
     leaks: tuple[str, ...]
-    """Processes that outlived their epoch."""
+    """Processes that outlived their epoch; placement groups and actors that outlived their run."""
     bit_equal: bool
     """Whether all files of the last checkpoint, and losses and norms of all steps, are those of a
     run without the faults that were recovered from."""
@@ -196,24 +202,42 @@ def run_drill(seed: int, count: int, folder: Path, say: Say) -> Drill:
     plan = drill(seed, count - 1, workers)
     config = config_of(data, steps_of(plan))
     nan = [one for one in plan if one.kind == "nan"]
-    say(f"undisturbed run of {config.train.steps} steps")
-    _run(config, folder / "undisturbed", nan, lambda _: None)
-    say(f"run with {len(plan)} faults")
-    observer = _run(config, folder / "disturbed", plan, say)
-    outcomes = [observer.outcomes.get(one.number) or _missed(one) for one in plan]
-    say("run that meets the same error twice")
-    truthful = _ends_truthfully(config_of(data, 6), folder / "ended", workers[0])
-    children = psutil.Process().children(recursive=True)
-    own = [f"{child.pid}: {' '.join(child.cmdline())}" for child in children]
-    leaks = [*observer.leaks, *(text for text in own if "ray" in text)]
+    faults = folder / "faults"
+    # workers have the environment that their Ray was started with
+    with environment({DRILL_VARIABLE: str(faults)}), local_ray(len(workers), 1):
+        say(f"undisturbed run of {config.train.steps} steps")
+        _run(config, folder / "undisturbed", nan, faults, lambda _: None)
+        say(f"run with {len(plan)} faults")
+        observer = _run(config, folder / "disturbed", plan, faults, say)
+        say("run that meets the same error twice")
+        ended = folder / "ended"
+        truthful = _ends_truthfully(config_of(data, 6), ended, faults, workers[0])
+        left_in_ray = _left_in_ray()
     return Drill(
         seed=seed,
-        outcomes=tuple(outcomes),
+        outcomes=tuple(observer.outcomes.get(one.number) or _missed(one) for one in plan),
         truthful_errors=int(truthful),
-        leaks=tuple(leaks),
+        leaks=(*observer.leaks, *left_in_ray, *_left_processes()),
         bit_equal=_same(folder / "undisturbed", folder / "disturbed"),
         elapsed_s=time.monotonic() - began_s,
     )
+
+
+def _left_in_ray() -> list[str]:
+    """What the runs have left in Ray, which may take a moment to forget it."""
+    end_s = time.monotonic() + _FORGOTTEN_WITHIN_S
+    while True:
+        groups = [str(holder) for holders in read_holders().values() for holder in holders]
+        actors = [f"actor {one['name']}" for one in list_named_actors(all_namespaces=True)]
+        if not groups + actors or time.monotonic() > end_s:
+            return groups + actors
+        time.sleep(_POLL_S)
+
+
+def _left_processes() -> list[str]:
+    children = psutil.Process().children(recursive=True)
+    texts = [f"{child.pid}: {' '.join(child.cmdline())}" for child in children]
+    return [text for text in texts if "ray" in text]
 
 
 def _missed(fault: Injection) -> Outcome:
@@ -254,7 +278,7 @@ def config_of(data: str, steps: int) -> RunConfig:
             "train": {"steps": steps, "global_batch_size": 8, "sequence_length": 32},
             "data": {"paths": [data]},
             "cluster": {
-                "address": "local",
+                "address": "auto",
                 "device": "cpu",
                 "heartbeat_timeout_s": _HEARTBEAT_S,
                 "step_timeout_s": 60.0,
@@ -280,22 +304,22 @@ def _data(folder: Path) -> str:
     return out
 
 
-def _run(config: RunConfig, run_dir: Path, plan: Sequence[Injection], say: Say) -> _Observer:
-    folder = run_dir.with_name(f"{run_dir.name}-drill")
-    write_plan(folder, plan)
-    observer = _Observer(plan, folder, say)
-    with _environment(DRILL_VARIABLE, str(folder)):
-        Trainer(config, run_dir=run_dir, callbacks=[observer]).fit()
+def _run(
+    config: RunConfig, run_dir: Path, plan: Sequence[Injection], faults: Path, say: Say
+) -> _Observer:
+    write_plan(faults, plan)
+    observer = _Observer(plan, faults, say)
+    Trainer(config, run_dir=run_dir, callbacks=[observer]).fit()
     return observer
 
 
-def _ends_truthfully(config: RunConfig, run_dir: Path, worker: str) -> bool:
+def _ends_truthfully(config: RunConfig, run_dir: Path, faults: Path, worker: str) -> bool:
     """Whether a run ends with the error that comes at the same step each time, and says so."""
     fault = Injection(
         number=0, kind="exception", phase="forward", worker=worker, step=4, again=True
     )
     try:
-        _run(config, run_dir, [fault], lambda _: None)
+        _run(config, run_dir, [fault], faults, lambda _: None)
     except RunFailedError as error:
         text, restarts = str(error), error.result.restarts
         named = text.startswith(f"{worker} failed at instruction") and "drill: fault 0" in text
@@ -317,15 +341,6 @@ def _numbers(run_dir: Path) -> list[tuple[Any, ...]]:
     lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     keys = ("step", "loss", "grad_norm", "skipped")
     return [tuple(json.loads(line)[key] for key in keys) for line in lines]
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
 
 
 def line_of(outcome: Outcome) -> str:
