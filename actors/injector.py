@@ -151,7 +151,7 @@ class Injector:
                 torch.empty(2**50, dtype=torch.uint8)
             case "nan":
                 for segment in self._runtime.parameters.segments.values():
-                    segment.flat_grad.view(-1)[0] = torch.nan
+                    segment.flat_grad.view(-1)[:1] = torch.nan  # a segment may be empty
             case "full disk":
                 # as good as: no file of this process may grow any more
                 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))

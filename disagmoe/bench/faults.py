@@ -61,7 +61,7 @@ class Outcome:
 
     fault: Injection
     detect_s: float | None
-    """From the fault to when it was known; None for one that needs no restart, or was missed."""
+    """From the fault to when it was known; None for one that was missed."""
     resume_s: float | None
     """From then until all workers are connected again."""
     steps_lost: int
@@ -88,20 +88,24 @@ class Drill:
     @property
     def hangs(self) -> int:
         """Faults that were not noticed in time."""
-        return sum(
-            not one.recovered or (one.detect_s or 0.0) > DETECT_WITHIN_S for one in self.outcomes
-        )
+        return sum(one.detect_s is None or one.detect_s > DETECT_WITHIN_S for one in self.outcomes)
+
+    @property
+    def recovered(self) -> int:
+        """Faults that were overcome, by a run that said what they were."""
+        return sum(one.recovered for one in self.outcomes)
 
     @property
     def good(self) -> bool:
         """Whether nothing is wrong."""
-        return not self.hangs and not self.leaks and self.bit_equal and self.truthful_errors == 1
+        overcome = self.recovered == len(self.outcomes) and not self.hangs
+        return overcome and not self.leaks and self.bit_equal and self.truthful_errors == 1
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         return {
             "faults": len(self.outcomes) + 1,
-            "recovered": sum(one.recovered for one in self.outcomes),
+            "recovered": self.recovered,
             "truthful_errors": self.truthful_errors,
             "hangs": self.hangs,
             "leaks": len(self.leaks),
@@ -147,7 +151,7 @@ class _Observer(Callback):
             detect_s=known_s - began_s,
             resume_s=now_s - known_s,
             steps_lost=event.steps_lost,
-            recovered=True,
+            recovered=is_blamed(fault, event.message),
             message=event.message.splitlines()[0],
         )
         self._say(line_of(self.outcomes[fault.number]))
@@ -192,6 +196,20 @@ class _Observer(Callback):
             return
         if note_fired(self._folder, fault.number):
             os.kill(pid, signal.SIGKILL)
+
+
+def is_blamed(fault: Injection, message: str) -> bool:
+    """Whether the `message` of a restart tells of `fault`; NaN is no reason for one."""
+    if fault.kind in ("exception", "memory", "full disk"):
+        words = {
+            "exception": f"drill: fault {fault.number}",
+            "memory": "out of memory",
+            "full disk": "cannot write its",
+        }
+        return message.startswith(fault.worker) and words[fault.kind] in message
+    blamed = {"driver": "the driver has died", "kill": f"{fault.worker} died"}
+    blamed["freeze"] = f"{fault.worker} has answered nothing"
+    return fault.kind in blamed and message.startswith(blamed[fault.kind])
 
 
 def run_drill(seed: int, count: int, folder: Path, say: Say) -> Drill:
