@@ -151,7 +151,7 @@ class Trainer:
             check_unused(checkpoints)
         if found is not None:
             config, point, news = continued(self._config, found, checkpoints, target)
-            return _Start(config, target, checkpoints, point, news)
+            return _Start(config, target, checkpoints, point, [*self._resume.news, *news])
         anew = [f"{checkpoints} holds no complete checkpoint; the run begins anew"]
         config = preflight(self._config, target)
         return _Start(config, target, checkpoints, news=anew if goes_on else [])
