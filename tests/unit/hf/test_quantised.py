@@ -31,7 +31,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def fp8_files() -> tuple[Tensors, Tensors]:
-    """Files as DeepSeek-V3's, and the numbers that they stand for, one by one from the definition."""
+    """Files as DeepSeek-V3's, and the numbers that they stand for, by the definition."""
     generator = torch.Generator().manual_seed(1)
     files: Tensors = {}
     expected: Tensors = {}
