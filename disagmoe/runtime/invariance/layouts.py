@@ -31,7 +31,7 @@ class Case:
         """Short name, as `mb4 p2 M3 N2 k4 af_pipe gloo`."""
         extra = [self.schedule]
         extra += ["no-dedupe"] if self.dedupe == "none" else []
-        extra += ["aux-micro-batch"] if self.aux_scope == "micro_batch" else []
+        extra += [f"aux-{self.aux_scope}".replace("_", "-")] if self.aux_scope != "sequence" else []
         extra += [self.residual] if self.residual != "auto" else []
         extra += [f"R{self.rings}"] if self.rings > 1 else []
         extra += ["split-backward"] if self.split_backward else []
@@ -121,6 +121,8 @@ def cases() -> list[Case]:
         Case(micro_batches=4, attention=2, experts=2, in_flight=4, aux_scope="micro_batch"),
         Case(micro_batches=4, groups=2, attention=3, in_flight=4, aux_scope="micro_batch"),
         Case(micro_batches=4, in_flight=1, aux_scope="micro_batch"),
+        Case(micro_batches=4, attention=2, experts=3, in_flight=4, aux_scope="global"),
+        Case(micro_batches=4, groups=2, attention=2, in_flight=4, aux_scope="global"),
     ]
     residuals = [
         Case(micro_batches=4, groups=2, in_flight=4, residual="direct"),
@@ -132,6 +134,7 @@ def cases() -> list[Case]:
         Case(micro_batches=2, rings=2, in_flight=2),
         Case(micro_batches=2, rings=3, attention=2, experts=2, in_flight=2),
         Case(micro_batches=2, rings=2, groups=2, attention=2, in_flight=2, attention_shares=(1, 9)),
+        Case(micro_batches=2, rings=2, groups=2, attention=2, in_flight=2, aux_scope="global"),
     ]
     colocated = [
         Case(micro_batches=4, schedule="ep_1f1b"),
@@ -167,6 +170,15 @@ def cases() -> list[Case]:
             in_flight=2,
             schedule="ep_overlap",
             aux_scope="micro_batch",
+        ),
+        Case(
+            micro_batches=4,
+            groups=2,
+            attention=2,
+            experts=2,
+            in_flight=4,
+            schedule="ep_1f1b",
+            aux_scope="global",
         ),
     ]
     over_gloo = [
