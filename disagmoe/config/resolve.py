@@ -83,7 +83,9 @@ def _resolve_parallel(config: RunConfig) -> ParallelConfig:
     filled = parallel.model_copy(update=update)
     if filled.profile == "on":
         return filled
-    depth = depth_in_flight(filled, config.micro_batches, all_of_step=config.train.loss.balances_step)
+    depth = depth_in_flight(
+        filled, config.micro_batches, all_of_step=config.train.loss.balances_step
+    )
     return filled.model_copy(update={"in_flight": depth})
 
 

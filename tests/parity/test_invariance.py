@@ -97,7 +97,7 @@ def test_the_layouts_that_are_tried() -> None:
     split = [case for case in tried if case.split_backward]
     assert {case.schedule for case in split} >= {"af_pipe", "ep_overlap"}
     assert {case.groups for case in split} >= {1, 2, 4}
-    assert {case.aux_scope for case in tried} == {"sequence", "micro_batch"}
+    assert {case.aux_scope for case in tried} == {"sequence", "micro_batch", "global"}
     assert sum(case.transport == "gloo" for case in tried) >= 6
     twins = [case.twin for case in tried]
     assert len(set(twins)) < len(twins)

@@ -218,6 +218,28 @@ def test_balance_per_sequence_does_not_depend_on_the_layout() -> None:
             assert (seen - expected).norm() <= 1e-12 * expected.norm()
 
 
+def test_balance_of_the_whole_step_does_not_depend_on_the_layout() -> None:
+    """Megatron-LM#3672: the definition is that of one batch, whoever holds its parts."""
+    batch = t.batch_of(tiny())
+    scope: dict[str, Any] = {"train__loss__aux_scope": "global"}
+    expected = balance_alone(batch, parallel__micro_batch_size=4, **scope)
+    one = balance_alone(
+        batch, parallel__micro_batch_size=4, train__loss__aux_scope="micro_batch"
+    )  # the same where the micro-batch is the step
+    assert (one - expected).norm() <= 1e-12 * expected.norm()
+    layouts: list[dict[str, Any]] = [
+        {"parallel__micro_batch_size": size, "parallel__attention_workers": workers}
+        for size in (1, 2, 4)
+        for workers in (1, 2, 3)
+    ]
+    rings: list[dict[str, Any]] = [
+        {"parallel__rings": rings, "parallel__groups": groups} for rings, groups in ((2, 1), (3, 2))
+    ]
+    for layout in layouts + rings:
+        seen = balance_alone(batch, **layout, **scope)
+        assert (seen - expected).norm() <= 1e-12 * expected.norm()
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("schedule", ["af_pipe", "ep_overlap"])
 def test_balance_per_micro_batch_equals_the_same_cut(workers: int, schedule: str) -> None:
