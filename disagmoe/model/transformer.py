@@ -199,14 +199,14 @@ def _router_terms(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return balance and z-loss of a layer; `counts_E` is of what the balance is over, if that is
     more than a sequence."""
-    match loss_config.aux_scope:
-        case "sequence":
-            balance = sequence_balance_loss(routing, sequences, totals)
-        case "micro_batch":
-            tokens = routing.expert_TK.shape[0]
-            balance = micro_batch_balance_loss(routing, counts_E, tokens, totals)
-        case "global":
-            balance = global_balance_loss(routing, counts_E, totals)
+    scope = loss_config.aux_scope
+    if scope == "sequence":
+        balance = sequence_balance_loss(routing, sequences, totals)
+    elif scope == "micro_batch":
+        tokens = routing.expert_TK.shape[0]
+        balance = micro_batch_balance_loss(routing, counts_E, tokens, totals)
+    else:
+        balance = global_balance_loss(routing, counts_E, totals)
     return balance, z_loss(routing, totals)
 
 
