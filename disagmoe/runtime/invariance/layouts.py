@@ -1,10 +1,12 @@
 """The layouts that `disagmoe invariance` tries."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from disagmoe.config.load import override
 from disagmoe.config.parallel import COLOCATED
 from disagmoe.config.run import RunConfig
+from disagmoe.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +66,16 @@ class Case:
     def apply(self, config: RunConfig) -> RunConfig:
         """Return `config` in this layout. Raises ConfigError where the model does not fit."""
         batch = -(-config.train.global_batch_size // self.rings)
+        size = -(-batch // self.micro_batches)
+        count = -(-batch // size)  # 3 where 4 are asked for of 6 sequences
         return override(
             config,
             [
-                f"parallel.micro_batch_size={-(-batch // self.micro_batches)}",
+                f"parallel.micro_batch_size={size}",
                 f"parallel.groups={self.groups}",
                 f"parallel.attention_workers={self.attention}",
                 f"parallel.expert_workers={self.experts}",
-                f"parallel.in_flight={self.in_flight}",
+                f"parallel.in_flight={min(self.in_flight, count)}",
                 f"parallel.schedule={self.schedule}",
                 f"parallel.dedupe={self.dedupe}",
                 f"parallel.residual={self.residual}",
@@ -205,3 +209,23 @@ def cases() -> list[Case]:
         Case(micro_batches=4, groups=2, in_flight=4, residual="direct", transport="gloo"),
     ]
     return grid + residuals + rings + colocated + over_gloo
+
+
+def fitting(config: RunConfig, tried: Sequence[Case]) -> tuple[list[Case], dict[Case, str]]:
+    """Divide layouts into those that the model of `config` can have, and the others with the
+    reason: five groups for four layers, say.
+
+    Raises ConfigError where no layout fits.
+    """
+    kept: list[Case] = []
+    others: dict[Case, str] = {}
+    for case in tried:
+        try:
+            case.apply(config)
+        except ConfigError as error:
+            others[case] = "; ".join(error.problems)
+        else:
+            kept.append(case)
+    if not kept:
+        raise ConfigError(list(dict.fromkeys(others.values())))
+    return kept, others
