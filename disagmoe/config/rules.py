@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from disagmoe.config.balance_rules import BALANCE_RULES
 from disagmoe.config.catalogue import join_words
 from disagmoe.config.cluster_rules import CLUSTER_RULES
 from disagmoe.config.costs import USUAL
@@ -417,6 +418,7 @@ RULES: tuple[Rule, ...] = (
     in_flight_fits_step,
     overlap_has_a_pair,
     depth_keeps_its_limit,
+    *BALANCE_RULES,
     profile_has_something_to_find,
     decay_is_for_wsd,
     learning_rate_fits_run,

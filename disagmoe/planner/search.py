@@ -73,8 +73,14 @@ def search(config: RunConfig) -> Plan:
     """Divide the workers of `config` anew, for the most tokens per second.
 
     Raises:
-        ConfigError: nothing fits into memory.
+        ConfigError: nothing fits into memory, or the loss ties the depth in flight, which is
+            chosen here, to the number of micro-batches.
     """
+    if config.train.loss.balances_step:
+        raise ConfigError(
+            'train.loss.aux_scope = "global" needs all micro-batches of a step in flight, which '
+            'no plan is made for; plan with scope "sequence", or divide the workers yourself'
+        )
     found = divisions(config)
     if not found:
         raise ConfigError(

@@ -102,7 +102,8 @@ def best_list_schedule(spec: ProgramSpec, costs: OpCosts, in_flight: int) -> Tim
     chain = places(spec, costs)
     best: Timeline | None = None
     makespan = math.inf
-    for depth in dict.fromkeys(max(1, round(share * in_flight)) for share in DEPTHS):
+    shares = (1.0,) if spec.gathers_step else DEPTHS
+    for depth in dict.fromkeys(max(1, round(share * in_flight)) for share in shares):
         for policy in policies(spec, costs, depth):
             simulation = Simulation(spec, chain, policy, depth)
             if simulation.run(below=makespan):

@@ -11,6 +11,7 @@ from disagmoe.config.starter import STARTER
 from disagmoe.config.tomlread import apply_set
 from disagmoe.errors import ConfigError
 
+GLOBAL = ["train.loss.aux_scope=global", "train.loss.aux_coef=0.1"]
 WSD = ["train.lr_schedule.kind=wsd", "train.lr_schedule.decay_steps=10"]
 
 REFUSED = [
@@ -152,6 +153,25 @@ REFUSED = [
         ["parallel.max_in_flight=1", "parallel.schedule=ep_overlap"],
         'parallel.max_in_flight = 1, but parallel.schedule = "ep_overlap" works on pairs of '
         "micro-batches; use 2 or more, or 0 for no limit",
+    ),
+    (
+        [*GLOBAL, "parallel.in_flight=2"],
+        'train.loss.aux_scope = "global" needs all 4 micro-batches of a step in flight, so that '
+        "the last is routed before the first goes back, but parallel.in_flight = 2; use 4, 0 for "
+        'automatic, or scope "sequence"; a larger parallel.micro_batch_size makes fewer of them',
+    ),
+    (
+        [*GLOBAL, "parallel.max_in_flight=3"],
+        'train.loss.aux_scope = "global" needs all 4 micro-batches of a step in flight, so that '
+        "the last is routed before the first goes back, but parallel.max_in_flight = 3; use 4, 0 "
+        'for no limit, or scope "sequence"; a larger parallel.micro_batch_size makes fewer of them',
+    ),
+    (
+        [*GLOBAL, "parallel.schedule=serial"],
+        'train.loss.aux_scope = "global" needs all 4 micro-batches of a step in flight, so that '
+        'the last is routed before the first goes back, but parallel.schedule = "serial" runs one '
+        'after the other; use "af_pipe" or "ep_overlap", or scope "sequence"; a larger '
+        "parallel.micro_batch_size makes fewer of them",
     ),
     (
         ["parallel.attention_workers=2", "parallel.attention_shares=[1, 2, 3]"],

@@ -105,6 +105,12 @@ def test_a_model_that_cannot_fit_is_refused_with_figures():
     assert "use more workers (at least " in text
 
 
+def test_a_balance_over_the_whole_step_is_not_planned():
+    config = few("train.loss.aux_coef=0.1", "train.loss.aux_scope=global")
+    with pytest.raises(ConfigError, match="all micro-batches of a step in flight, which no plan"):
+        search(config)
+
+
 def test_layout_auto_is_divided_and_fixed_is_left():
     config = few(batch=16)
     assert divided(config) is config
