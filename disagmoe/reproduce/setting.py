@@ -21,8 +21,8 @@ from disagmoe.costs.scenario import scenario_of
 from disagmoe.costs.times import StepTimes
 from disagmoe.schedule.from_config import programs_for
 
-CalibrationName = Literal["h800-kernel", "h800-paperfit"]
-CALIBRATIONS: tuple[CalibrationName, ...] = ("h800-paperfit", "h800-kernel")
+CalibrationName = Literal["h800-kernel", "h800-paperfit", "h800-paperstep"]
+CALIBRATIONS: tuple[CalibrationName, ...] = ("h800-paperfit", "h800-paperstep", "h800-kernel")
 SEQUENCES_PER_WORKER = 8
 """In a step."""
 
