@@ -2,7 +2,9 @@
 
 As two reviews relay them: DeepSeek-MoE visits 4 of 64 experts there, with neither shared experts
 nor a dense first layer (the public 16B model visits 6 and 2 shared ones). What the table leaves
-out, heads and vocabularies, is that of the public models (`configs/models`).
+out, heads and vocabularies, is that of the public models (`configs/models`); but it names no
+sliding windows, and the paper's attention costs a s^2 + b s in every layer, so that every layer of
+GPT-OSS sees all keys here (the public one has windows of 128 in every other layer).
 """
 
 from disagmoe.config.model import ModelConfig
@@ -28,8 +30,6 @@ GPT_OSS = ModelConfig(
     heads=64,
     kv_heads=8,
     head_dim=64,
-    window=128,
-    full_attention_every=2,
     experts=128,
     top_k=4,
     expert_width=2880,
@@ -52,4 +52,6 @@ MODELS: dict[str, ModelConfig] = {
     "GPT-OSS-120B": GPT_OSS,
     "Qwen3-235B": QWEN3,
 }
+WINDOWED = GPT_OSS.model_copy(update={"window": 128, "full_attention_every": 2})
+"""GPT-OSS as it is published."""
 LENGTHS = (4096, 8192, 16384, 32768)

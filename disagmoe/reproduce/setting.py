@@ -1,14 +1,15 @@
 """The paper's cluster and layouts, as configs of ours.
 
-16 hosts of 8 H800 with 8 network cards of 400 Gbit/s each (section 5.1 of the paper): 128 workers
-as 4 pairs of 16 + 16, and for the opponents as 8 stages of 16, experts in parallel over two hosts.
+Hosts of 8 H800 with 8 network cards of 400 Gbit/s each; of the paper's 8 to 16 hosts we take 8: 64
+workers as 2 pairs of 16 + 16, and for the opponents as 4 stages of 16, experts in parallel over two
+hosts.
 What no source tells is taken to be: one sequence per attention worker and micro-batch; 8 sequences
-per worker and step, so that there are 16 micro-batches per group; routing balanced; bf16; nothing
+per worker and step (as Megatron-MoE-ModelZoo has), 16 micro-batches per group; routing balanced; bf16; nothing
 computed again; one row per token and expert (the paper's volumes are k H). LM head and embedding
 are left out of every system, since no source tells who places them where; `head` brings them back.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from disagmoe.config.costs import CostsConfig, ring_depth
@@ -34,7 +35,7 @@ class Setting:
     model: ModelConfig
     length: int
     calibration: CalibrationName
-    pairs: int = 4
+    pairs: int = 2
     """Pairs of groups (p); opponents have twice as many stages."""
     side: int = 16
     """Workers of a group where both sides are equal, and of an opponent's stage: its expert
@@ -71,8 +72,9 @@ class Split:
         return f"{self.attention}:{self.experts}"
 
 
-def split_run(setting: Setting, split: Split, in_flight: int = 0) -> RunConfig:
-    """The split layout; `in_flight` 0 stands for as many as keep the ring busy."""
+def split_run(setting: Setting, split: Split) -> RunConfig:
+    """The split layout, with three times as many micro-batches in flight as keep the ring busy at
+    least: schedules with fewer are tried as well."""
     run = _run(
         setting,
         ParallelConfig(
@@ -81,7 +83,6 @@ def split_run(setting: Setting, split: Split, in_flight: int = 0) -> RunConfig:
             attention_workers=split.attention,
             expert_workers=split.experts,
             micro_batch_size=split.attention,
-            in_flight=in_flight,
             residual=setting.residual if setting.pairs > 1 else "local",
             dedupe=setting.dedupe,
             dispatch=setting.dispatch,
@@ -94,7 +95,15 @@ def split_run(setting: Setting, split: Split, in_flight: int = 0) -> RunConfig:
             mixed_nodes=setting.mixed_nodes,
         ),
     )
-    return run if in_flight else _filled(run)
+    parallel = run.parallel
+    depth = ring_depth(
+        CostsConfig(**times_of(run).op_costs().to_dict()),
+        groups=parallel.groups,
+        residual=parallel.residual,
+        colocated=False,
+    )
+    update = {"in_flight": max(1, min(2 * depth, run.micro_batches))}
+    return run.model_copy(update={"parallel": parallel.model_copy(update=update)})
 
 
 def colocated_run(setting: Setting, *, copies_by_network: bool = True) -> RunConfig:
@@ -135,24 +144,6 @@ def times_of(run: RunConfig) -> StepTimes:
 def even(setting: Setting) -> Split:
     """As many workers on both sides."""
     return Split(attention=setting.side, experts=setting.side)
-
-
-def with_length(setting: Setting, length: int) -> Setting:
-    """The same at another length."""
-    return replace(setting, length=length)
-
-
-def _filled(run: RunConfig) -> RunConfig:
-    """`run` with half as many micro-batches again in flight as keep its ring busy."""
-    parallel = run.parallel
-    depth = ring_depth(
-        CostsConfig(**times_of(run).op_costs().to_dict()),
-        groups=parallel.groups,
-        residual=parallel.residual,
-        colocated=False,
-    )
-    update = {"in_flight": max(1, min(depth, run.micro_batches))}
-    return run.model_copy(update={"parallel": parallel.model_copy(update=update)})
 
 
 def _hardware(setting: Setting, **more: object) -> HardwareConfig:
