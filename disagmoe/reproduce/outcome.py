@@ -44,6 +44,8 @@ class Outcome:
     """Which resource that is."""
     fullest: float
     """Memory of the fullest worker over what it has, with balanced routing."""
+    states: float
+    """Of that memory, weights, gradients and optimizer, where there are most."""
 
     @property
     def gap(self) -> float:
@@ -87,6 +89,7 @@ def outcome(case: Case) -> Outcome:
         roof=_roof_s(setting, split, roofs),
         binding=roofs.binding,
         fullest=max(_share(memory) for memory in tried.memory),
+        states=max(_states(memory) for memory in tried.memory),
     )
 
 
@@ -111,3 +114,8 @@ def _roof_s(setting: Setting, split: Split, roofs: Roofs) -> float:
 
 def _share(memory: Memory) -> float:
     return (memory.use.total - memory.use.headroom) / memory.available
+
+
+def _states(memory: Memory) -> float:
+    use = memory.use
+    return (use.weights + use.gradients + use.optimizer) / memory.available

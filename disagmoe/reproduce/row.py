@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from disagmoe.reproduce.setting import CalibrationName
 
 TOLERANCE = 0.1
-"""Of a single value, or of the ends of a range of speeds over Megatron: values are read off bars."""
+"""Of a single value, or of the ends of a range of speeds over Megatron: read off bars."""
 
 
 @dataclass(frozen=True, slots=True)

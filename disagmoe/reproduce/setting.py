@@ -4,9 +4,10 @@ Hosts of 8 H800 with 8 network cards of 400 Gbit/s each; of the paper's 8 to 16 
 workers as 2 pairs of 16 + 16, and for the opponents as 4 stages of 16, experts in parallel over two
 hosts.
 What no source tells is taken to be: one sequence per attention worker and micro-batch; 8 sequences
-per worker and step (as Megatron-MoE-ModelZoo has), 16 micro-batches per group; routing balanced; bf16; nothing
-computed again; one row per token and expert (the paper's volumes are k H). LM head and embedding
-are left out of every system, since no source tells who places them where; `head` brings them back.
+per worker and step (as Megatron-MoE-ModelZoo has), 16 micro-batches per group; routing balanced;
+bf16; nothing computed again; one row per token and expert (the paper's volumes are k H). LM head
+and embedding are left out of every system, since no source tells who places them where; `head`
+brings them back.
 """
 
 from dataclasses import dataclass

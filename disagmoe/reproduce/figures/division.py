@@ -51,12 +51,11 @@ def rows(calibration: CalibrationName, found: Found) -> list[Row]:
         made.append(
             Row(
                 figure="12",
-                claim=f"{MODEL} {short(length)} best split, workers with experts for "
-                f"{wanted.attention}",
+                claim=f"{MODEL} {short(length)} best split, attention over expert workers",
                 calibration=calibration,
-                ours=best.experts if best.attention == EVEN.attention else 2 * best.experts,
+                ours=_ratio(best),
                 paper=str(wanted),
-                band=Band(wanted.experts, wanted.experts),
+                band=Band(_ratio(wanted), _ratio(wanted)),
                 how=_how(at[length]),
                 miss="" if best == wanted else _miss(calibration, length, wanted, found),
             )
@@ -85,15 +84,18 @@ def rows(calibration: CalibrationName, found: Found) -> list[Row]:
     return made
 
 
+def _ratio(split: Split) -> float:
+    return split.attention / split.experts
+
+
 def _how(speed: dict[Split, float]) -> str:
     return "speed per worker: " + ", ".join(f"{one} {value:.2f}" for one, value in speed.items())
 
 
 def _miss(calibration: CalibrationName, length: int, wanted: Split, found: Found) -> str:
     costs = found[case(calibration, length, EVEN)]
-    needed = wanted.attention / wanted.experts
     return (
-        f"attention would have to take about {needed:.1f} times as long as experts with nothing "
+        f"attention would have to take about {_ratio(wanted):.1f} times as long as experts with nothing "
         f"else in the way; at 16:16 {costs.binding} binds"
     )
 
