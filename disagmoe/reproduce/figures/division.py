@@ -95,8 +95,8 @@ def _how(speed: dict[Split, float]) -> str:
 def _miss(calibration: CalibrationName, length: int, wanted: Split, found: Found) -> str:
     costs = found[case(calibration, length, EVEN)]
     return (
-        f"attention would have to take about {_ratio(wanted):.1f} times as long as experts with nothing "
-        f"else in the way; at 16:16 {costs.binding} binds"
+        f"attention would have to take about {_ratio(wanted):.1f} times as long as experts with "
+        f"nothing else in the way; at 16:16 {costs.binding} binds"
     )
 
 
