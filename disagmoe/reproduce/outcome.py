@@ -86,7 +86,7 @@ def outcome(case: Case) -> Outcome:
         exposed=spent(Kind.RECV_WAIT),
         bound=result.bound.time * whole,
         bound_name=result.bound.name,
-        roof=_roof_s(setting, split, roofs),
+        roof=roof_s(setting, split, roofs),
         binding=roofs.binding,
         fullest=max(_share(memory) for memory in tried.memory),
         states=max(_states(memory) for memory in tried.memory),
@@ -100,14 +100,16 @@ def balanced(setting: Setting) -> Split:
         for count in range(LEAST, 2 * setting.side - LEAST + 1)
     ]
     legal = [one for one in splits if one.experts <= setting.model.experts]
-    return min(legal, key=lambda one: _roof_s(setting, one, roofs_of(_times(setting, one))))
+    return min(legal, key=lambda one: roof_s(setting, one, roofs_of(split_times(setting, one))))
 
 
-def _times(setting: Setting, split: Split) -> StepTimes:
+def split_times(setting: Setting, split: Split) -> StepTimes:
+    """What ops and transfers of a split take."""
     return times_of(split_run(setting, split))
 
 
-def _roof_s(setting: Setting, split: Split, roofs: Roofs) -> float:
+def roof_s(setting: Setting, split: Split, roofs: Roofs) -> float:
+    """Seconds of a step whose busiest resource never waits."""
     layers = math.ceil(setting.model.moe_layers / setting.pairs)
     return setting.batch / split.attention * layers * roofs.highest
 
