@@ -1,4 +1,4 @@
-"""How the comparison depends on the network: all systems in closed form, cards slower and faster."""
+"""How the comparison depends on the network: closed forms of all systems, by speed of cards."""
 
 from dataclasses import dataclass, replace
 

@@ -100,7 +100,9 @@ def _divisions(found: Reproduction) -> "Figure":
                 color=_OF_CALIBRATION[calibration],
                 label=calibration,
             )
-        axes.axvline(str(best), color="#888888", linestyle=":", label="the paper's best")
+        axes.axvline(
+            division.SPLITS.index(best), color="#888888", linestyle=":", label="the paper's best"
+        )
         axes.set_title(f"{division.MODEL} {short(length)}", fontsize=10)
         axes.set_ylim(bottom=0)
     panels[0].legend(fontsize=8, frameon=False, loc="lower left")
