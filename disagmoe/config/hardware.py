@@ -22,8 +22,7 @@ class HardwareConfig(Section):
     ] = "usual"
     """Share of data sheets that is reached: `h800-kernel` from measured kernels and links,
     `h800-paperfit` from what the DisagMoE paper reports (`h800-paperstep`: the same figure, read as
-    a whole step), `cpu-kernel` for cores; the `usual` one is
-    the first, and the last for `cpu`."""
+    a whole step), `cpu-kernel` for cores; the `usual` one is the first, and the last for `cpu`."""
     workers_per_node: int = Field(default=8, ge=1)
     """Workers on one host, which reach each other without the network."""
     mixed_nodes: bool = False

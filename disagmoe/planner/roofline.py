@@ -84,7 +84,7 @@ def estimates(config: RunConfig, division: Division) -> list[Estimate]:
         return [_hopeless(division, need)]
     times = StepTimes(scenario)
     costs = times.op_costs()
-    roofs = roofs_of(times)
+    roofs = roofs_of(times, costs)
     end_s = end_of_step_s(times)
     return [
         Estimate(
@@ -118,9 +118,11 @@ def _depths(run: RunConfig, costs: OpCosts) -> list[int]:
     return list(dict.fromkeys(max(least, round(share * deepest)) for share in DEPTHS))
 
 
-def roofs_of(times: StepTimes) -> Roofs:
-    """Means over layers, of the slowest workers."""
-    scenario, costs = times.scenario, times.op_costs()
+def roofs_of(times: StepTimes, costs: OpCosts | None = None) -> Roofs:
+    """Means over layers, of the slowest workers; `costs` are those of `times`, where they are known
+    already."""
+    scenario = times.scenario
+    costs = costs or times.op_costs()
     kinds = (SlotKind.ROWS, SlotKind.OUTPUTS, SlotKind.DOUTPUTS, SlotKind.DROWS)
     rows, outputs, doutputs, drows = (times.transfer(kind, 0) for kind in kinds)
     attention = costs.attn_fwd + costs.attn_bwd
