@@ -1,5 +1,5 @@
 """A simulated step in the format of Perfetto and Chrome (trace event format, JSON), as the traces
-of runs are: one process per group, whose first thread computes; the others are channels that come in.
+of runs are: one process per group, whose first thread computes; the others are what comes in.
 """
 
 import gzip
