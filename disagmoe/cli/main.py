@@ -14,6 +14,7 @@ from disagmoe.cli.inquiry import status, stop
 from disagmoe.cli.invariance import invariance
 from disagmoe.cli.plan import plan
 from disagmoe.cli.report import report
+from disagmoe.cli.reproduce import reproduce
 from disagmoe.cli.simulate import simulate
 from disagmoe.cli.train import train
 from disagmoe.errors import (
@@ -46,6 +47,7 @@ app.command()(evaluate)
 app.command()(invariance)
 app.command()(plan)
 app.command()(report)
+app.command()(reproduce)
 app.command()(simulate)
 app.command()(status)
 app.command()(stop)

@@ -17,10 +17,12 @@ class HardwareConfig(Section):
     """Machine of an attention worker: a GPU, or one core of a server (`cpu`)."""
     expert_machine: Literal["same", MachineName] = "same"
     """Machine of an expert worker, where it is another."""
-    calibration: Literal["usual", "h800-kernel", "h800-paperfit", "cpu-kernel"] = "usual"
+    calibration: Literal[
+        "usual", "h800-kernel", "h800-paperfit", "h800-paperstep", "cpu-kernel"
+    ] = "usual"
     """Share of data sheets that is reached: `h800-kernel` from measured kernels and links,
-    `h800-paperfit` from what the DisagMoE paper reports, `cpu-kernel` for cores; the `usual` one is
-    the first, and the last for `cpu`."""
+    `h800-paperfit` from what the DisagMoE paper reports (`h800-paperstep`: the same figure, read as
+    a whole step), `cpu-kernel` for cores; the `usual` one is the first, and the last for `cpu`."""
     workers_per_node: int = Field(default=8, ge=1)
     """Workers on one host, which reach each other without the network."""
     mixed_nodes: bool = False

@@ -83,6 +83,9 @@ def test_a_slow_network_favours_the_split_or_says_so():
         one["step_s"] for one in found["runners_up"]
     )
     assert plan.best.estimate.division.summary in as_text(plan)
+    paper = found["paper"]
+    assert paper["two_phase"]["period_s"] <= paper["local_search"]["period_s"]
+    assert paper["printed_intensity"]["experts"] == 2 * FEW.expert_width
 
 
 def test_two_kinds_of_machines_keep_their_sides():
