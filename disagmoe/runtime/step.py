@@ -16,12 +16,13 @@ from disagmoe.optim.clip import all_finite, clip_scale, nonfinite_names
 from disagmoe.optim.lr import learning_rate
 from disagmoe.runtime.attention import AttentionSide
 from disagmoe.runtime.channels import WORLD, channel_specs
-from disagmoe.runtime.clock import Stopwatch
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.counters import StepCounters
+from disagmoe.runtime.devicetime import stopwatch_of
 from disagmoe.runtime.experts import ExpertSide
 from disagmoe.runtime.halves import Part
 from disagmoe.runtime.interpreter import Interpreter
+from disagmoe.runtime.moments import moments_of
 from disagmoe.runtime.offsets import clock_offset
 from disagmoe.runtime.parameters import (
     Parameters,
@@ -75,7 +76,10 @@ class WorkerRuntime:
         config = context.config
         self._attention_weights = config.parallel.attention_weights
         self._slots = SlotTable(config.cluster.transfer_timeout_s)
-        self.stopwatch = Stopwatch()
+        self._moments = moments_of(
+            context.device, transport.launches, config.cluster.transfer_timeout_s
+        )
+        self.stopwatch = stopwatch_of(self._moments)
         self.parameters = Parameters(
             local_tensors(
                 config.model,
@@ -124,7 +128,13 @@ class WorkerRuntime:
         if self._experts is not None:
             sides[Side.EXPERT] = self._experts
         self.interpreter = Interpreter(
-            context, sides, self._slots, self._channels, self.stopwatch, transport.launches
+            context,
+            sides,
+            self._slots,
+            self._channels,
+            self.stopwatch,
+            transport.launches,
+            self._moments,
         )
 
     def connect(self) -> None:
@@ -222,6 +232,7 @@ class WorkerRuntime:
         a batch of another size than the program is made for.
         """
         self._step = step
+        self._moments.adopt()
         config = self._context.config
         traced = config.trace.covers(step) or self._is_profiled(step)
         self.stopwatch.trace(traced)
@@ -326,6 +337,7 @@ class WorkerRuntime:
     def _reduce_world(self) -> None:
         self.stopwatch.switch(Kind.OPTIMIZER)
         norms = self.update.norm_squared()
+        self._moments.calibrate()  # the norms have been read: the device is idle
         self.stopwatch.switch(Kind.IDLE, str(Op.REDUCE_WORLD))
         save = self.saver is not None and self._asks_to_save(self.saver)
         self._world = self._sum_world(norms, nonfinite=self._nonfinite, save=save)
