@@ -2,7 +2,6 @@
 
 import logging
 import math
-import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -22,6 +21,13 @@ from disagmoe.runtime.devicetime import stopwatch_of
 from disagmoe.runtime.experts import ExpertSide
 from disagmoe.runtime.halves import Part
 from disagmoe.runtime.interpreter import Interpreter
+from disagmoe.runtime.memory import (
+    measure,
+    memory_explained,
+    memory_table,
+    peak_memory_bytes,
+    predict,
+)
 from disagmoe.runtime.moments import moments_of
 from disagmoe.runtime.offsets import clock_offset
 from disagmoe.runtime.parameters import (
@@ -47,7 +53,6 @@ from disagmoe.storage import Location
 from disagmoe.transport.base import Transport, TransportChannel
 from disagmoe.transport.collective import reduce_to_all_small
 from disagmoe.transport.counted import CountedChannel, Traffic
-from disagmoe.units import KIB
 
 log = logging.getLogger(__name__)
 
@@ -246,7 +251,8 @@ class WorkerRuntime:
             Op.REDUCE_WORLD: self._reduce_world,
             Op.UPDATE: self._update,
         }
-        self.interpreter.run(self._train.program, step_end)
+        with memory_explained(self.memory_table):
+            self.interpreter.run(self._train.program, step_end)
         world = self._world
         assert world is not None
         saving = self._save(world)
@@ -268,6 +274,11 @@ class WorkerRuntime:
             peak_memory_bytes=peak_memory_bytes(self._context.device),
             trace=self._take_trace() if traced else None,
         )
+
+    def memory_table(self) -> str:
+        """Return what training was predicted to take, and what it has taken so far."""
+        measured = measure(self.parameters, self.update, self._context.device)
+        return memory_table(predict(self._context, self._train), measured)
 
     def _take_traffic(self) -> dict[str, Traffic]:
         taken = {name: channel.take() for name, channel in self._counted.items()}
@@ -412,10 +423,3 @@ class WorkerRuntime:
 def _whole(source: BatchSource) -> Batch:
     """All held-out sequences as one batch, which the evaluation program cuts into micro-batches."""
     return join_batches(list(source.held_out()))
-
-
-def peak_memory_bytes(device: torch.device) -> int:
-    """Largest memory so far: of the device on CUDA, else resident memory of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
