@@ -109,7 +109,9 @@ def memory_table(predicted: MemoryUse | None, measured: Measured) -> str:
     ]
     if measured.capacity:
         lines.append(_line("there is", None, measured.capacity))
-    return "\n".join([f"{'bytes at the fullest moment':<36} {'predicted':>10} {'measured':>10}", *lines])
+    return "\n".join(
+        [f"{'bytes at the fullest moment':<36} {'predicted':>10} {'measured':>10}", *lines]
+    )
 
 
 def _line(name: str, predicted: float | None, measured: float | None) -> str:
