@@ -93,14 +93,15 @@ def predict(context: Context, program: GroupProgram) -> MemoryUse | None:
 
 def memory_table(predicted: MemoryUse | None, measured: Measured) -> str:
     """Return both as a table, one kind of memory per line."""
-    rest = system = headroom = total = None
+    weights = gradients = optimizer = rest = system = headroom = total = None
     if predicted is not None:
+        weights, gradients, optimizer = predicted.weights, predicted.gradients, predicted.optimizer
         rest = predicted.slots + predicted.workspace + predicted.head
         system, headroom, total = predicted.system, predicted.headroom, predicted.total
     lines = [
-        _line("weights", predicted and predicted.weights, measured.weights),
-        _line("gradient sums", predicted and predicted.gradients, measured.gradients),
-        _line("optimizer", predicted and predicted.optimizer, measured.optimizer),
+        _line("weights", weights, measured.weights),
+        _line("gradient sums", gradients, measured.gradients),
+        _line("optimizer", optimizer, measured.optimizer),
         _line("activations, messages, temporaries", rest, measured.rest),
         _line("all tokens at one worker", headroom, None),
         _line("held by torch, not in use", None, measured.unused),

@@ -5,6 +5,7 @@ import torch
 
 from disagmoe.costs.memory import MemoryUse
 from disagmoe.errors import WorkerError
+from disagmoe.runtime.context import Context
 from disagmoe.runtime.memory import (
     Measured,
     is_out_of_memory,
@@ -13,10 +14,15 @@ from disagmoe.runtime.memory import (
     memory_table,
     predict,
 )
-from disagmoe.schedule.from_config import programs_for
-from disagmoe.schedule.ir import Compute, Instruction, Op
+from disagmoe.schedule.from_config import compile_for
+from disagmoe.schedule.ir import Compute, GroupProgram, Instruction, Op
 from disagmoe.units import GIB
 from tests.unit.runtime import tiny
+
+
+def program_of(context: Context) -> GroupProgram:
+    train, _ = compile_for(context.config)
+    return train.programs.part(context.worker.group)
 
 
 def test_the_table_has_predicted_and_measured_bytes() -> None:
@@ -61,7 +67,7 @@ def test_what_a_plan_says_of_parameters_is_what_a_worker_holds(precision: str, w
         name, runtime = next((str(w), r) for w, r in run.workers.items() if str(w) == worker)
         measured = measure(runtime.parameters, runtime.update, torch.device("cpu"))
     context = tiny.context_of(config, name)
-    predicted = predict(context, programs_for(config).part(context.worker.group))
+    predicted = predict(context, program_of(context))
     assert predicted is not None
     assert (measured.weights, measured.gradients, measured.optimizer) == (
         predicted.weights,
@@ -73,7 +79,7 @@ def test_what_a_plan_says_of_parameters_is_what_a_worker_holds(precision: str, w
 
 def test_nothing_is_predicted_for_a_precision_without_rates() -> None:
     context = tiny.context_of(tiny.tiny(train__precision="fp64"), "A0.0")
-    assert predict(context, programs_for(context.config).part(context.worker.group)) is None
+    assert predict(context, program_of(context)) is None
     few = Measured(weights=1, gradients=2, optimizer=3, peak=4)
     assert memory_table(None, few).splitlines()[1].split() == ["weights", "-", "1", "B"]
 
