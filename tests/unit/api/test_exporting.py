@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from disagmoe.actors.events import CheckpointSaved, RunEnded
-from disagmoe.actors.messages import FailureKind
+from disagmoe.actors.recovery import Cause
 from disagmoe.api.exporting import RunExporter, run_exporter
 from disagmoe.config.load import load_run_config
 from tests.unit.actors.scraping import LOOPBACK, scrape, value
@@ -71,7 +71,7 @@ def test_events_become_metrics(exporter: RunExporter, tmp_path: Path) -> None:
     }
     assert {name: value(found, f"disagmoe_{name}") for name in expected} == expected
     causes = {key: v for key, v in found.items() if key.startswith("disagmoe_restarts_total")}
-    assert len(causes) == len(FailureKind)
+    assert len(causes) == len(Cause)
     assert sum(causes.values()) == 1
 
 
