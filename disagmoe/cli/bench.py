@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from disagmoe.cli.results import stdout_for_results
 from disagmoe.config.load import load_run_config
 from disagmoe.units import format_bytes
 
@@ -66,6 +67,7 @@ def overlap(
     comparisons: list[Comparison] = []
     with (
         sigterm_raises(),
+        stdout_for_results(),
         temporary_folder() as scratch,
         stage(systems, folder / scenarios[0].config, Path(scratch)) as up,
     ):
@@ -90,7 +92,7 @@ def driver(
     from disagmoe.cluster.local import temporary_folder
     from disagmoe.cluster.signals import sigterm_raises
 
-    with sigterm_raises(), temporary_folder() as folder:
+    with sigterm_raises(), stdout_for_results(), temporary_folder() as folder:
         cost = measure(workers, steps, Path(folder))
     _say(
         f"{cost.workers} workers, {cost.steps} steps: {cost.step_overhead_ms:.2f} ms over 100 ms "
@@ -116,7 +118,7 @@ def faults(
     from disagmoe.cluster.local import temporary_folder
     from disagmoe.cluster.signals import sigterm_raises
 
-    with sigterm_raises(), temporary_folder() as folder:
+    with sigterm_raises(), stdout_for_results(), temporary_folder() as folder:
         found = run_drill(seed, count, Path(folder), _say)
     told = found.to_dict()
     keys = ("faults", "recovered", "truthful_errors", "hangs", "leaks", "bit_equal")
