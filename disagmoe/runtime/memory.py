@@ -27,7 +27,7 @@ class Measured:
     peak: int
     """Of all tensors on CUDA, of the whole process on CPU."""
     unused: int = 0
-    """What torch's allocator holds beyond tensors: fragments, and what is free for the next ones."""
+    """What torch's allocator holds beyond tensors: fragments, and what is free for others."""
     system: int = 0
     """What the device and its libraries take, and other processes on it."""
     capacity: int = 0
@@ -123,8 +123,7 @@ def _line(name: str, predicted: float | None, measured: float | None) -> str:
 def is_out_of_memory(error: BaseException) -> bool:
     """Python's own, CUDA's, and that of torch's allocator on CPU, which has no type."""
     return (
-        isinstance(error, MemoryError)
-        or isinstance(error, torch.OutOfMemoryError)
+        isinstance(error, (MemoryError, torch.OutOfMemoryError))
         or "not enough memory" in str(error)
         or "can't allocate memory" in str(error)
     )
