@@ -27,7 +27,7 @@ class Measured:
     peak: int
     """Of all tensors on CUDA, of the whole process on CPU."""
     unused: int = 0
-    """What torch's allocator holds beyond tensors: fragments, and what is free for the next."""
+    """What torch's allocator holds beyond tensors: fragments, and what is free for others."""
     system: int = 0
     """What the device and its libraries take, and other processes on it."""
     capacity: int = 0
