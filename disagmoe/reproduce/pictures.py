@@ -60,7 +60,7 @@ def _speeds(rows: Sequence[Row]) -> "Figure":
     places = [(model, length) for model in MODELS for length in LENGTHS]
     for axes, name in zip(panels, speed.BANDS, strict=True):
         _, band = speed.BANDS[name]
-        axes.axhspan(band.low, band.high, color=_BAND, label="the paper's range")
+        axes.axhspan(band.low, band.high, color=_BAND, label="counts as reproduced")
         for calibration in CALIBRATIONS:
             values = [
                 by_claim[f"{model} {short(length)} over {name}", calibration].ours
