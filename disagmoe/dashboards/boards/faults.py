@@ -71,8 +71,8 @@ FAULTS = Dashboard(
                 ),
                 Panel(
                     title="Restarts in the last hour",
-                    doc="It does not get better by itself: as long as recovery.max_failures is not set, "
-                    "the fourth failure within an hour ends the run.",
+                    doc="It does not get better by itself: as long as recovery.max_failures is not "
+                    "set, the fourth failure within an hour ends the run.",
                     queries=(
                         Query(f"sum by (run) (increase({of(catalogue.RESTARTS)}[1h]))", "{{run}}"),
                     ),
