@@ -392,9 +392,17 @@ def metrics_ports_exist(config: "RunConfig") -> Iterator[str]:
 
 
 def mfu_knows_both_peaks(config: "RunConfig") -> Iterator[str]:
-    """`metrics.attention_peak_flops` and `expert_peak_flops` are given together."""
-    metrics = config.metrics
-    if (metrics.attention_peak_flops > 0) != (metrics.expert_peak_flops > 0):
+    """`metrics.attention_peak_flops` and `expert_peak_flops` are given together, unless
+    `parallel.schedule` has both sides on the same workers: then the first alone."""
+    metrics, schedule = config.metrics, config.parallel.schedule
+    if schedule in COLOCATED:
+        if metrics.expert_peak_flops > 0:
+            yield (
+                "metrics.expert_peak_flops has no effect with parallel.schedule = "
+                f"{format_value(schedule)}, whose workers have attention and experts; use 0 and "
+                "metrics.attention_peak_flops"
+            )
+    elif (metrics.attention_peak_flops > 0) != (metrics.expert_peak_flops > 0):
         yield (
             "metrics.attention_peak_flops and metrics.expert_peak_flops are given together: MFU is "
             "measured against the peaks of both sides; give the other one as well, or neither"

@@ -244,6 +244,11 @@ REFUSED = [
         "measured against the peaks of both sides; give the other one as well, or neither",
     ),
     (
+        ["metrics.expert_peak_flops=1e12", "parallel.schedule=ep_1f1b"],
+        'metrics.expert_peak_flops has no effect with parallel.schedule = "ep_1f1b", whose workers '
+        "have attention and experts; use 0 and metrics.attention_peak_flops",
+    ),
+    (
         ["data.weights=[0]"],
         "data.weights[0] = 0.0; expected a number > 0 (leave out a path that gives nothing)",
     ),
