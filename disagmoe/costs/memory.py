@@ -13,8 +13,6 @@ from disagmoe.schedule.layout import Group, Side, Worker
 from disagmoe.schedule.passes.lifetime import peak_size
 
 _FP32 = 4
-_CUDA_BYTES = 2 * 10**9
-"""Context, libraries' workspaces and communicators of a GPU; a usual size, from memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +66,7 @@ def without_slots(scenario: Scenario, worker: Worker) -> MemoryUse:
         workspace=workspace,
         head=max(0.0, _head(scenario, worker) - workspace),
         headroom=_headroom(scenario, worker, sizes),
-        system=0.0 if machine.hardware.name == "cpu" else _CUDA_BYTES,
+        system=machine.calibration.system_bytes,
     )
 
 
