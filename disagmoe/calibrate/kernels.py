@@ -15,6 +15,7 @@ from disagmoe.calibrate.timing import best_s
 from disagmoe.costs.calibration import FlashCurve, GemmCurve
 from disagmoe.model.experts import experts_apply
 from disagmoe.model.mixing import mix
+from disagmoe.model.norm import rms_norm
 from disagmoe.model.params import ExpertParams
 from disagmoe.units import MIB
 
@@ -32,6 +33,7 @@ class Sizes:
     outer: int
     lengths: tuple[int, ...]
     heads: int
+    kv_heads: int
     head_dims: tuple[int, ...]
     pairs: tuple[int, ...]
     """Of a token and an expert, for each expert."""
@@ -40,6 +42,8 @@ class Sizes:
     experts: int
     copied_bytes: int
     """More than caches hold."""
+    normed: tuple[int, int]
+    """Rows and width of a norm."""
 
 
 CPU_SIZES = Sizes(
@@ -48,12 +52,14 @@ CPU_SIZES = Sizes(
     outer=1024,
     lengths=(256, 512, 1024, 2048),
     heads=4,
+    kv_heads=1,
     head_dims=(64, 128),
     pairs=(64, 256, 1024),
     hidden=256,
     widths=(160, 640),
     experts=8,
     copied_bytes=128 * MIB,
+    normed=(2048, 256),
 )
 CUDA_SIZES = Sizes(
     rows=(4096, 16384),
@@ -61,12 +67,14 @@ CUDA_SIZES = Sizes(
     outer=8192,
     lengths=(1024, 2048, 4096, 8192),
     heads=32,
+    kv_heads=4,
     head_dims=(64, 128),
     pairs=(128, 512, 2048),
     hidden=4096,
     widths=(768, 1536),
     experts=8,
     copied_bytes=2048 * MIB,
+    normed=(16384, 4096),
 )
 
 
@@ -80,6 +88,9 @@ class Kernels:
     grouped: GemmCurve
     flash: tuple[FlashCurve, ...]
     flash_backward: float
+    memory_share: float
+    """Rate of a norm, which reads and writes its rows once as the cost model counts it, over that
+    of a copy: kernels that move data also convert and compute."""
     kernel_s: float
 
 
@@ -103,17 +114,27 @@ def measure_kernels(
     peak = max(max(by_inner.values()) for by_inner in rates)
     # few rows are slower because weights are read, which the cost model has apart
     share, half_width = saturating(list(rates[-1]), list(rates[-1].values()), peak)
+    share_moved = _normed_bytes_per_s(sizes, dtype, device) / memory_bytes_per_s
     one = torch.zeros(1, device=device)
     kernel_s = best_s(lambda: one.add_(1.0), device)
     flash, backward = _attention(sizes, dtype, device, peak)
     return Kernels(
         peak_flops=peak,
         dense=GemmCurve(share=min(share, 1.0), half_width=half_width, sharpness=_SHARPNESS),
-        grouped=_experts(sizes, dtype, device, peak, memory_bytes_per_s),
+        grouped=_experts(sizes, dtype, device, peak, share_moved * memory_bytes_per_s),
         flash=flash,
         flash_backward=backward,
+        memory_share=share_moved,
         kernel_s=kernel_s,
     )
+
+
+def _normed_bytes_per_s(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> float:
+    rows, width = sizes.normed
+    x_RH = _random(dtype, device, rows, width)
+    weight_H = torch.ones(width, dtype=dtype, device=device)
+    moved = 2 * rows * width * dtype.itemsize
+    return moved / best_s(lambda: rms_norm(x_RH, weight_H, 1e-6), device)
 
 
 def _products(
@@ -207,7 +228,8 @@ def _mix_s(
 ) -> tuple[float, float]:
     """Seconds of a sequence's attention forward, and of forward and backward."""
     q, k, v = (
-        _random(dtype, device, 1, sizes.heads, length, width).requires_grad_() for _ in range(3)
+        _random(dtype, device, 1, heads, length, width).requires_grad_()
+        for heads in (sizes.heads, sizes.kv_heads, sizes.kv_heads)
     )
     ones = torch.ones(1, sizes.heads, length, width, dtype=dtype, device=device)
 

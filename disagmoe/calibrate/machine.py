@@ -17,7 +17,7 @@ from disagmoe.calibrate.kernels import (
     peak_flops,
 )
 from disagmoe.calibrate.links import End, LinkRate, measure_link
-from disagmoe.calibrate.ops import fit_ops, sample_ops
+from disagmoe.calibrate.ops import fit_flash, fit_ops, sample_ops
 from disagmoe.calibrate.process import device_bytes, process_bytes
 from disagmoe.config.load import override
 from disagmoe.config.run import RunConfig
@@ -82,10 +82,11 @@ def _calibrate(request: Request, say: Say) -> MeasuredMachine:
     for precision, seen in kernels.items():
         say(f"{precision}: {seen.peak_flops / GB:.0f} GFLOP/s in products")
         alone = _calibration(hardware.name, seen, link, float(system))
-        machine = Machine(hardware=hardware, calibration=alone, precision=precision)
         runs = [override(one, [f"train.precision={precision}"]) for one in request.configs]
         samples = [sample_ops(run, size, device) for run in runs for size in request.sequences]
-        found[precision] = replace(alone, ops=fit_ops(samples, machine))
+        machine = Machine(hardware=hardware, calibration=alone, precision=precision)
+        machine = fit_flash(samples, machine)
+        found[precision] = replace(machine.calibration, ops=fit_ops(samples, machine))
         say(f"{precision}: ops of {len(samples)} runs measured")
     return MeasuredMachine(hardware=hardware, calibrations=found)
 
@@ -98,7 +99,7 @@ def _link_within() -> LinkRate:
 
 
 def _calibration(name: str, kernels: Kernels, link: LinkRate, system_bytes: float) -> Calibration:
-    """Hardware's numbers were measured, so that the shares of them are 1."""
+    """Rates of links were measured, so that the shares of them are 1."""
     return Calibration(
         name=f"measured-{name}",
         projection=kernels.dense,
@@ -107,7 +108,7 @@ def _calibration(name: str, kernels: Kernels, link: LinkRate, system_bytes: floa
         router_in_fp32=True,
         flash=kernels.flash,
         flash_backward=kernels.flash_backward,
-        memory_share=1.0,
+        memory_share=kernels.memory_share,
         kernel_s=kernels.kernel_s,
         nic_share=1.0,
         nvlink_share=1.0,

@@ -1,14 +1,16 @@
 """Ops of the runtime, one after the other in one process, against what the cost model has for
 their kernels: a worker of each side, no network, and nothing beside it."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 import torch
 
-from disagmoe.calibrate.fit import op_fit
+from disagmoe.calibrate.fit import nonnegative, op_fit
 from disagmoe.config.load import override
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
@@ -116,6 +118,43 @@ def _update_medians(steps: Sequence[Mapping[str, StepReport]]) -> dict[str, floa
     }
 
 
+def fit_flash(samples: Sequence[OpSample], machine: Machine) -> Machine:
+    """Return `machine` with the rate of attention as it is inside of layers, between projections
+    and norms, from ops with sequences of several lengths; as it is where those cannot tell."""
+    free = tuple(replace(curve, share=math.inf) for curve in machine.calibration.flash)
+    without = _with(machine, flash=free)
+    forward = _parts(samples, machine, without, Op.ATTN_FWD)
+    backward = _parts(samples, machine, without, Op.ATTN_BWD)
+    if forward is None or backward is None:
+        return machine
+    flash = tuple(
+        replace(curve, share=curve.share / forward) for curve in machine.calibration.flash
+    )
+    ratio = machine.calibration.flash_backward * forward / backward
+    return _with(machine, flash=flash, flash_backward=ratio)
+
+
+def _with(machine: Machine, **changes: Any) -> Machine:
+    return replace(machine, calibration=replace(machine.calibration, **changes))
+
+
+def _parts(samples: Sequence[OpSample], machine: Machine, without: Machine, op: Op) -> float | None:
+    """How many times as much longer attention takes in `op` than the rest of it does, both over
+    what `machine` says; `without` is the same with attention in no time."""
+    name = op.value
+    whole = [_modelled(one, machine).op_costs().to_dict()[name] for one in samples]
+    rest = [_modelled(one, without).op_costs().to_dict()[name] for one in samples]
+    mixing = [both - other for both, other in zip(whole, rest, strict=True)]
+    measured = [one.seconds[name] for one in samples]
+    of_rest, of_mixing, _ = nonnegative([rest, mixing, [1.0] * len(rest)], measured)
+    return of_mixing / of_rest if of_rest and of_mixing else None
+
+
+def _modelled(sample: OpSample, machine: Machine) -> StepTimes:
+    scenario = scenario_of(sample.config, programs_for(sample.config).spec.layout)
+    return StepTimes(replace(scenario, attention=machine, experts=machine))
+
+
 def fit_ops(samples: Iterable[OpSample], machine: Machine) -> dict[str, OpFit]:
     """Return how ops follow from their kernels on `machine`, whose calibration has no ops yet.
 
@@ -130,9 +169,7 @@ def fit_ops(samples: Iterable[OpSample], machine: Machine) -> dict[str, OpFit]:
             measured_s.setdefault(name, []).append(measured)
 
     for sample in samples:
-        layout = programs_for(sample.config).spec.layout
-        scenario = scenario_of(sample.config, layout)
-        times = StepTimes(replace(scenario, attention=machine, experts=machine))
+        times = _modelled(sample, machine)
         costs = times.op_costs().to_dict()
         for name, seconds in sample.seconds.items():
             add(name, costs[name], seconds)

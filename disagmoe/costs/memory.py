@@ -36,6 +36,11 @@ class MemoryUse:
     """What the device and its libraries take."""
 
     @property
+    def expected(self) -> float:
+        """What it takes with the expected routing: all of it but the headroom."""
+        return self.total - self.headroom
+
+    @property
     def total(self) -> float:
         """All of it."""
         return float(sum(asdict(self).values()))
