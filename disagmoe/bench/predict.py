@@ -32,12 +32,13 @@ from disagmoe.costs.scenario import scenario_of
 from disagmoe.costs.times import StepTimes
 from disagmoe.schedule.compile import Compiled
 from disagmoe.schedule.from_config import programs_for
+from disagmoe.simulator.invariants import compute_work
 from disagmoe.simulator.simulate import simulate_compiled
-from disagmoe.units import KIB, MBIT, format_bytes
+from disagmoe.units import MBIT, MIB, format_bytes
 
 LINK_MBIT = 200.0
 """The rate at which the link is measured; no case has it."""
-_LARGE = 512 * KIB
+_LARGE = 4 * MIB
 _TURNS = 20
 _PRECISION: Precision = "bf16"
 _SEQUENCES = (1, 2, 4)
@@ -90,6 +91,8 @@ class Prediction:
     settings: tuple[str, ...]
     """Its part of a run config."""
     step_s: float
+    ops_s: tuple[float, ...]
+    """Seconds that each host computes."""
     memory_bytes: Mapping[str, float]
     """By worker."""
 
@@ -246,6 +249,11 @@ def _simulated(system: System, base: RunConfig, settings: Sequence[str]) -> Pred
         system=system,
         settings=(*settings, *cost_settings(costs)),
         step_s=result.step_s,
+        ops_s=tuple(
+            compute_work(result.engine, actor)
+            for actors in result.engine.actors
+            for actor in (actors * HOSTS if scenario.layout.colocated else actors)[:HOSTS]
+        ),
         memory_bytes={
             str(worker): memory_use(scenario, worker, programs.part(worker.group)).expected
             for worker in request.spec.layout.workers

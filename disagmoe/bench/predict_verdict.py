@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from disagmoe.bench.predict import Case
+from disagmoe.bench.sample import medians
 
 MEDIAN_ERROR, WORST_ERROR, MEMORY_ERROR, PICK_REGRET = 0.10, 0.20, 0.15, 0.05
 """Limits."""
@@ -74,6 +75,12 @@ def _case(case: Case) -> dict[str, Any]:
         "measured_s": case.step_s,
         "steps_s": [sample.step_s for sample in case.samples],
         "error": case.error,
+        "predicted_ops_s": list(case.predicted.ops_s),
+        "measured_ops_s": [
+            statistics.median(seconds)
+            for seconds in zip(*(sample.ops_s for sample in case.samples), strict=True)
+        ],
+        "cpu_s": medians([sample.cpu for sample in case.samples]),
         "predicted_memory_bytes": dict(case.predicted.memory_bytes),
         "measured_memory_bytes": dict(case.memory_bytes),
     }
