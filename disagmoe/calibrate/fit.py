@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from disagmoe.costs.calibration import OpFit
 
+_LEAST = 1e-3
+"""A share of a peak is never a thousand: rounding alone can say so."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -38,6 +40,8 @@ def saturating(sizes: Sequence[float], rates: Sequence[float], peak: float) -> t
     """Return share and half size of `rates` = `peak` x share x size / (size + half)."""
     inverse = [1 / rate for rate in rates]
     whole, per_size = nonnegative([[1.0] * len(sizes), [1 / size for size in sizes]], inverse)
-    if whole == 0:  # as good as proportional to size, which has no saturation to speak of
+    if (
+        whole * peak < _LEAST
+    ):  # as good as proportional to size, which has no saturation to speak of
         return median(rates) / peak, 0.0
     return 1 / (whole * peak), per_size / whole
