@@ -56,6 +56,7 @@ def serial(config: RunConfig, micro_batch_size: int) -> RunConfig:
             [
                 f"model.layers={layers}",
                 "parallel.schedule=serial",
+                "parallel.profile=off",
                 "parallel.groups=1",
                 "parallel.residual=auto",
                 "parallel.rings=1",
