@@ -17,5 +17,5 @@ def test_loopback_has_a_rate_and_a_latency():
 @pytest.mark.gloo
 def test_an_address_of_another_machine_is_refused():
     end = End(address="192.0.2.1")
-    with pytest.raises(TransportError, match="first end at .*: cannot listen on"):
+    with pytest.raises(TransportError, match=r"first end at .*: cannot listen on"):
         measure_link(end, end)
