@@ -173,6 +173,45 @@ def compute(
     _conclude(checks(outcome), figures)
 
 
+@app.command()
+def predict(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer rates and scenarios, smaller batches.")
+    ] = False,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, help="Measured steps of each system.")
+    ] = QUICK_ROUNDS,
+    configs: Annotated[
+        Path | None, typer.Option("--configs", help="Folder with the run configs of scenarios.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Predict steps and memory on the hosts of `bench overlap`, then measure them.
+
+    Calibrates this machine first: ops one by one, and a link at a rate that no case has. Then every
+    layout is simulated, and trained with its best settings by the simulation. Needs root and
+    iproute2. Exits with 1 when an error is larger than it should be.
+    """
+    from disagmoe.bench.predict import conditions
+    from disagmoe.bench.predict import predict as cases_of
+    from disagmoe.bench.predict_verdict import as_json as all_figures
+    from disagmoe.bench.predict_verdict import checks
+    from disagmoe.bench.scenarios import configs_folder
+    from disagmoe.cluster.local import temporary_folder
+    from disagmoe.cluster.signals import sigterm_raises
+
+    every = conditions(quick=quick)
+    with sigterm_raises(), temporary_folder() as scratch:
+        cases = list(cases_of(every, configs or configs_folder(), rounds, Path(scratch), _say))
+    figures = all_figures(cases, rounds)
+    _say(
+        f"steps: error {figures['median_error']:.1%} median, {figures['worst_error']:.1%} worst; "
+        f"memory: {figures['memory_median_error']:.1%} median; the predicted best layouts are at "
+        f"most {figures['pick_regret']:.1%} slower than the measured best"
+    )
+    _conclude(checks(cases), figures if as_json else None)
+
+
 def _compute_table(outcome: "Outcome") -> list[str]:
     from disagmoe.bench.compute_figures import (
         fastest,

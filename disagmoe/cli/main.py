@@ -8,6 +8,7 @@ import typer
 
 from disagmoe import __version__
 from disagmoe.cli import bench, checkpoint, config, dashboards, data, hf, schedule
+from disagmoe.cli.calibrate import calibrate
 from disagmoe.cli.doctor import doctor
 from disagmoe.cli.evaluate import evaluate
 from disagmoe.cli.inquiry import status, stop
@@ -42,6 +43,7 @@ app.add_typer(dashboards.app, name="dashboards")
 app.add_typer(data.app, name="data")
 app.add_typer(hf.app, name="hf")
 app.add_typer(schedule.app, name="schedule")
+app.command()(calibrate)
 app.command()(doctor)
 app.command()(evaluate)
 app.command()(invariance)

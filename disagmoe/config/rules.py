@@ -9,7 +9,11 @@ from disagmoe.config.catalogue import join_words
 from disagmoe.config.cluster_rules import CLUSTER_RULES
 from disagmoe.config.costs import USUAL
 from disagmoe.config.families import TRAITS
-from disagmoe.config.hardware_rules import colocated_machines_match, slow_worker_is_there
+from disagmoe.config.hardware_rules import (
+    colocated_machines_match,
+    machines_are_known,
+    slow_worker_is_there,
+)
 from disagmoe.config.model_rules import MODEL_RULES
 from disagmoe.config.parallel import COLOCATED, FIRST_PROFILED, PROFILED, micro_batches
 from disagmoe.config.phrases import divisors, list_numbers, plural, span
@@ -436,6 +440,7 @@ RULES: tuple[Rule, ...] = (
     metrics_ports_exist,
     mfu_knows_both_peaks,
     *CLUSTER_RULES,
+    machines_are_known,
     colocated_machines_match,
     slow_worker_is_there,
 )

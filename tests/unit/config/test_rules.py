@@ -253,6 +253,17 @@ REFUSED = [
         "data.weights[0] = 0.0; expected a number > 0 (leave out a path that gives nothing)",
     ),
     (
+        ["hardware.attention_machine=h900"],
+        'hardware.attention_machine = "h900" is no machine that is known; use "a100", "h100", '
+        '"h800", "h20", "h200", "b200" or "cpu", or a file that `disagmoe calibrate --out '
+        "NAME.json` has written on one",
+    ),
+    (
+        ["hardware.expert_machine=m.json", "hardware.calibration=cpu-kernel"],
+        'hardware.calibration = "cpu-kernel", but hardware.expert_machine = "m.json" says itself '
+        'what was measured; use calibration "usual"',
+    ),
+    (
         ["parallel.schedule=ep_1f1b", "hardware.expert_machine=h20"],
         'hardware.expert_machine = "h20" and attention_machine = "h800", but parallel.schedule = '
         '"ep_1f1b" has attention and experts on the same workers, which go at the pace of the '
