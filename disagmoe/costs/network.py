@@ -40,6 +40,9 @@ class Transfer:
     """NVLink of each receiver."""
     parts: Seconds
     """Share of each sender in what every receiver gets; they add up to 1."""
+    source_work: Seconds
+    target_work: Seconds
+    """What it takes from the compute of each sender and of each receiver."""
     latency_s: float
     twins: bool = False
     """Whether each sender has one receiver instead, the one of its rank."""
@@ -102,7 +105,15 @@ def transfer(scenario: Scenario, kind: SlotKind, route: Routes) -> Transfer:
     latency_s = max(
         machine.calibration.latency_s for machine in (scenario.attention, scenario.experts)
     )
-    if kind in _TO_EXPERTS:
+    to_experts = kind in _TO_EXPERTS
+    of_attention, of_experts = (
+        _work(machine, nbytes, peers, ways.network + ways.near, sends=sends)
+        for machine, nbytes, peers, sends in (
+            (scenario.attention, attention, len(experts) - ways.own, to_experts),
+            (scenario.experts, experts, len(attention) - ways.own, not to_experts),
+        )
+    )
+    if to_experts:
         near = both_ends * ways.near + ways.passed_on
         return Transfer(
             near_source=_nvlink(scenario.attention, attention, ways.near),
@@ -110,6 +121,8 @@ def transfer(scenario: Scenario, kind: SlotKind, route: Routes) -> Transfer:
             into=network_of_experts,
             near_target=_nvlink(scenario.experts, experts, near),
             parts=_shares(attention),
+            source_work=of_attention,
+            target_work=of_experts,
             latency_s=latency_s,
         )
     return Transfer(
@@ -118,6 +131,8 @@ def transfer(scenario: Scenario, kind: SlotKind, route: Routes) -> Transfer:
         into=network,
         near_target=_nvlink(scenario.attention, attention, both_ends * ways.near),
         parts=_shares(experts),
+        source_work=of_experts,
+        target_work=of_attention,
         latency_s=latency_s,
     )
 
@@ -133,6 +148,8 @@ def _residual(scenario: Scenario, kind: SlotKind) -> Transfer:
         into=time,
         near_target=none,
         parts=(1.0,) * len(nbytes),
+        source_work=_work(scenario.attention, nbytes, 1, 1.0, sends=True),
+        target_work=_work(scenario.attention, nbytes, 1, 1.0, sends=False),
         latency_s=scenario.attention.calibration.latency_s,
         twins=True,
     )
@@ -146,23 +163,25 @@ class _Ways:
     near: float
     passed_on: float
     """By NVLink on the host of the expert workers, after or before the network."""
+    own: int
+    """Peers of a worker that are itself."""
 
 
 def _ways(scenario: Scenario, kind: SlotKind, route: Routes) -> _Ways:
     apart, near = _distances(scenario, kind)
+    own = int(scenario.layout.colocated and _one_pair(scenario, kind))
     if scenario.parallel.dedupe != "node":
-        return _Ways(apart, near, 0.0)
+        return _Ways(apart, near, 0.0, own)
     per_host = min(_expert_workers_per_host(scenario), scenario.layout.expert_workers)
     reached = route.hosts / sum(route.copies)
-    return _Ways(apart * reached, near, apart * (1 - 1 / per_host))
+    return _Ways(apart * reached, near, apart * (1 - 1 / per_host), own)
 
 
 def _distances(scenario: Scenario, kind: SlotKind) -> tuple[float, float]:
     """Return the shares of copies whose two workers are on different hosts, and on one host; the
     rest stays on its worker. Workers are taken to fill their hosts."""
     layout, per_host = scenario.layout, scenario.hardware.workers_per_node
-    # outputs and their gradients go to and come from the next group, on hosts of its own
-    one_pair = layout.groups == 1 or kind in _OF_DISPATCH
+    one_pair = _one_pair(scenario, kind)
     if one_pair and layout.colocated:
         workers = layout.expert_workers
         neighbours = min(per_host, workers)
@@ -171,6 +190,12 @@ def _distances(scenario: Scenario, kind: SlotKind) -> tuple[float, float]:
         hosts = _mixed_hosts(scenario)
         return (hosts - 1) / hosts, 1 / hosts
     return 1.0, 0.0
+
+
+def _one_pair(scenario: Scenario, kind: SlotKind) -> bool:
+    """Whether both ends of `kind` are of one pair of groups: outputs and their gradients go to and
+    come from the next one, on hosts of its own."""
+    return scenario.layout.groups == 1 or kind in _OF_DISPATCH
 
 
 def _mixed_hosts(scenario: Scenario) -> int:
@@ -208,6 +233,16 @@ def _network(
 def _nvlink(machine: Machine, nbytes: Sequence[float], share: float) -> Seconds:
     rate = nvlink_bytes_per_s(machine)
     return tuple(count * share / rate for count in nbytes)
+
+
+def _work(
+    machine: Machine, nbytes: Sequence[float], peers: int, share: float, *, sends: bool
+) -> Seconds:
+    """What the end of a transfer with `peers` others takes from its workers' compute; `share` of
+    its bytes leave them."""
+    calibration = machine.calibration
+    work = calibration.send_work if sends else calibration.receive_work
+    return tuple(work(peers, count * share) for count in nbytes)
 
 
 def _shares(nbytes: Sequence[float]) -> Seconds:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from disagmoe.calibrate.links import End, measure_link
+from disagmoe.calibrate.links import measure_link
+from disagmoe.calibrate.pair import End
 from disagmoe.errors import TransportError
 from disagmoe.units import MIB
 
