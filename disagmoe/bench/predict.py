@@ -13,7 +13,7 @@ from pathlib import Path
 
 from disagmoe.bench.measured import cost_settings, size_setting
 from disagmoe.bench.overlap import DEEP, HOSTS, Say, Stage, config_of, hosts_up, rigs_of
-from disagmoe.bench.predict_machine import hosts_machine, with_ops
+from disagmoe.bench.predict_machine import hosts_machine, last_host_pace, with_ops
 from disagmoe.bench.rounds import take_turns
 from disagmoe.bench.sample import Sample
 from disagmoe.bench.scenarios import AF_PIPE, HEADLINE, SCENARIOS, UNEQUAL, Scenario, System
@@ -133,7 +133,8 @@ def predict(
                 # a virtual machine has its faster and its slower minutes
                 write_machine(file, with_ops(machine, one.scenario, bases[one.name], stage))
                 base = override(bases[one.name], _hardware(one, file, machine))
-                predictions = [_predict(system, one, base) for system in one.scenario.systems]
+                pace = last_host_pace(one.scenario, nodes)
+                predictions = [_predict(each, one, base, pace) for each in one.scenario.systems]
                 for case in _measure(one, base, predictions, stage, rounds):
                     say(_line(case))
                     yield case
@@ -166,9 +167,10 @@ def _hardware(one: Conditions, file: Path, machine: MeasuredMachine) -> list[str
     ]
 
 
-def _predict(system: System, one: Conditions, base: RunConfig) -> Prediction:
-    """The fastest of the micro-batch sizes and depths that `bench overlap` tries, by simulation."""
-    slow = _slow_worker(system, one.scenario)
+def _predict(system: System, one: Conditions, base: RunConfig, pace: float) -> Prediction:
+    """The fastest of the micro-batch sizes and depths that `bench overlap` tries, by simulation;
+    the last host takes `pace` times as long as the others."""
+    slow = _slow_worker(system, pace)
     tried = []
     for size in system.micro_batch_sizes(HOSTS, one.scenario.micro_batches):
         own = [*slow, size_setting(size)]
@@ -181,12 +183,11 @@ def _predict(system: System, one: Conditions, base: RunConfig) -> Prediction:
     return min(tried, key=lambda found: found.step_s)
 
 
-def _slow_worker(system: System, scenario: Scenario) -> list[str]:
-    if scenario.slow_host_cores is None:
+def _slow_worker(system: System, pace: float) -> list[str]:
+    if pace == 1.0:
         return []
     name = "F0.0" if system.schedule == AF_PIPE else f"C0.{HOSTS - 1}"
-    factor = 1 / scenario.slow_host_cores
-    return [f"hardware.slow_worker={name}", f"hardware.slow_factor={factor!r}"]
+    return [f"hardware.slow_worker={name}", f"hardware.slow_factor={pace!r}"]
 
 
 def _simulated(system: System, base: RunConfig, settings: Sequence[str]) -> Prediction:

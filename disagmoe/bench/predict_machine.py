@@ -14,6 +14,7 @@ import torch
 from disagmoe.bench.hosts import HostNetwork, inside
 from disagmoe.bench.measured import size_setting
 from disagmoe.bench.overlap import HOSTS, Say, Stage, config_of
+from disagmoe.bench.pace import slowdown
 from disagmoe.bench.raynodes import Node
 from disagmoe.bench.scenarios import EP_1F1B, Scenario
 from disagmoe.calibrate.links import measure_link, measure_messages
@@ -101,6 +102,13 @@ def with_ops(
             for name, one in machine.calibrations.items()
         },
     )
+
+
+def last_host_pace(scenario: Scenario, nodes: Sequence[Node]) -> float:
+    """Return how many times as long compute takes on the last host. Raises WorkerError when what
+    measures it dies."""
+    cores = scenario.slow_host_cores
+    return 1.0 if cores is None else slowdown(nodes[-1].group, nodes[-1].core, cores)
 
 
 def _plain(calibration: Calibration) -> Calibration:

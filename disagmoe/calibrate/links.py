@@ -9,9 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 
-from disagmoe.calibrate.fit import nonnegative
+from disagmoe.calibrate.fit import message_work
 from disagmoe.calibrate.pair import End, Line, run_pair
 from disagmoe.costs.calibration import MessageWork
 from disagmoe.units import KIB, MIB
@@ -25,7 +25,6 @@ _ROUND_S = 0.3
 _LEAST_MESSAGES = 4
 _UNDER_WAY = 2
 """Messages that are received at once, as by workers."""
-_LEAST_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,21 +99,15 @@ def measure_messages(
     }
     task = partial(_losses, counts=counts, rounds=rounds)
     ends = run_pair(first, second, task, timeout_s=600.0)
-    return MessageWorks(
-        send=_fitted(*(end[True] for end in ends)), receive=_fitted(*(end[False] for end in ends))
+    send, receive = (
+        message_work(list(counts), [fmean(end[sends][size] for end in ends) for size in counts])
+        for sends in (True, False)
     )
+    return MessageWorks(send=send, receive=receive)
 
 
 _Losses = dict[int, float]
 """Seconds per message by its size."""
-
-
-def _fitted(first: _Losses, second: _Losses) -> MessageWork:
-    """Through the means of both ends."""
-    # noise can make a loss negative
-    seconds = [max(_LEAST_S, (loss + second[size]) / 2) for size, loss in first.items()]
-    message_s, byte_s = nonnegative([[1.0] * len(first), list(first)], seconds)
-    return MessageWork(message_s=message_s, byte_s=byte_s)
 
 
 def _losses(line: Line, counts: dict[int, int], rounds: int) -> dict[bool, _Losses]:
