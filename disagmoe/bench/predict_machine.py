@@ -25,7 +25,7 @@ from disagmoe.config.run import RunConfig
 from disagmoe.costs.calibration import Calibration
 from disagmoe.costs.hardware import Precision
 from disagmoe.costs.measured import MeasuredMachine
-from disagmoe.units import MBIT, MIB
+from disagmoe.units import KIB, MBIT, MIB
 
 LINK_MBIT = 200.0
 """The rate at which links and ops are measured; no case has it."""
@@ -63,7 +63,7 @@ def hosts_machine(
     works = measure_messages(first, second, link)
     say(
         f"link at {LINK_MBIT:.0f} Mbit/s: {link.bytes_per_s / MBIT:.0f} Mbit/s, "
-        f"{link.latency_s * 1e3:.2f} ms; {works.text}"
+        f"{link.latency_s * 1e3:.2f} ms, bursts of {link.burst_bytes / KIB:.0f} KiB; {works.text}"
     )
     hardware = replace(machine.hardware, nic_bytes_per_s=LINK_MBIT * MBIT)
     calibrations = {
@@ -71,6 +71,7 @@ def hosts_machine(
             one,
             nic_share=link.bytes_per_s / hardware.nic_bytes_per_s,
             latency_s=link.latency_s,
+            burst_bytes=link.burst_bytes,
             send_work=works.send,
             receive_work=works.receive,
         )

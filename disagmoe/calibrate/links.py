@@ -5,18 +5,19 @@ Two processes exchange tensors over gloo as workers do, through channels each wa
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, median
+from typing import Self
 
 from disagmoe.calibrate.fit import message_work
 from disagmoe.calibrate.pair import End, Line, run_pair
 from disagmoe.costs.calibration import MessageWork
 from disagmoe.units import KIB, MIB
 
-_SMALL, _LARGE = KIB, 32 * MIB
+_SMALL, _MIDDLE, _LARGE = KIB, 256 * KIB, 32 * MIB
 _SMALL_TURNS, _LARGE_TURNS = 100, 5
 _SIZES = (64 * KIB, 256 * KIB, MIB)
 """Of messages whose work is measured; workers' are about as large."""
@@ -35,6 +36,17 @@ class LinkRate:
     """Of a message so large that the latency is nothing beside it, one way."""
     latency_s: float
     """Of a small one, one way."""
+    burst_bytes: float = 0.0
+    """What the link carries for nothing when it was idle before."""
+
+    @classmethod
+    def of(cls, small_s: float, seconds: Mapping[int, float]) -> Self:
+        """From seconds of a small message, and of two larger ones by their sizes. What they take
+        less than at the rate between them was for nothing."""
+        (middle, middle_s), (large, large_s) = sorted(seconds.items())
+        rate = (large - middle) / (large_s - middle_s)
+        burst_bytes = max(0.0, middle - (middle_s - small_s) * rate)
+        return cls(bytes_per_s=rate, latency_s=small_s, burst_bytes=burst_bytes)
 
 
 def measure_link(
@@ -54,7 +66,8 @@ def _turns(line: Line, large_bytes: int, small_turns: int) -> LinkRate:
     # the best of them: whatever else the machine does only makes it slower
     small_s = min(_turn(line, _SMALL) for _ in range(small_turns)) / 2
     large_s = min(_turn(line, large_bytes) for _ in range(_LARGE_TURNS)) / 2
-    return LinkRate(bytes_per_s=large_bytes / large_s, latency_s=small_s)
+    middle_s = min(_turn(line, _MIDDLE) for _ in range(_LARGE_TURNS)) / 2
+    return LinkRate.of(small_s, {_MIDDLE: middle_s, large_bytes: large_s})
 
 
 def _turn(line: Line, nbytes: int) -> float:

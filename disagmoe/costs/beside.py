@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from disagmoe.costs.calibration import NO_WORK
 from disagmoe.costs.kernels import Machine
-from disagmoe.costs.network import Seconds, Transfer
+from disagmoe.costs.network import Seconds, Transfer, network_bytes_per_s
 from disagmoe.costs.scenario import Scenario
 from disagmoe.schedule.ir import Op, SlotKind
 from disagmoe.schedule.layout import Group, Side
@@ -64,8 +64,9 @@ def stretches(scenario: Scenario, layers: Sequence[LayerTimes]) -> dict[Group, S
 def waited_for(scenario: Scenario, number: int, layer: LayerTimes) -> LayerTimes:
     """Return layer `number` as a schedule sees it that waits for every transfer.
 
-    Where all-to-alls begin as soon as their payload is there, that of the experts' backward goes on
-    beside the gradients of their weights. No transfer is faster than the processors at its ends.
+    Every transfer meets an idle network. Where all-to-alls begin as soon as their payload is there,
+    that of the experts' backward goes on beside the gradients of their weights. No transfer is
+    faster than the processors at its ends.
     """
     layout = scenario.layout
     if scenario.overlaps:
@@ -75,6 +76,11 @@ def waited_for(scenario: Scenario, number: int, layer: LayerTimes) -> LayerTimes
     if layout.colocated:
         weights = zip(layer.ops[Op.EXPERTS_WGRAD], scenario.paces(experts), strict=True)
         hidden_s = max(seconds * pace for seconds, pace in weights)
+    burst_s = {
+        role: machine.calibration.burst_bytes
+        / network_bytes_per_s(machine, scenario, of_experts=role == experts)
+        for role, machine in ((attention, scenario.attention), (experts, scenario.experts))
+    }
     found = {}
     for kind, transfer in layer.transfers.items():
         source = experts if kind in _FROM_EXPERTS else attention
@@ -86,8 +92,8 @@ def waited_for(scenario: Scenario, number: int, layer: LayerTimes) -> LayerTimes
         ahead_s = hidden_s if kind is SlotKind.DROWS else 0.0
         found[kind] = replace(
             transfer,
-            out=_at_least(transfer.out, sending, ahead_s),
-            into=_at_least(transfer.into, receiving, ahead_s),
+            out=_left(transfer.out, burst_s[source], sending, ahead_s),
+            into=_left(transfer.into, burst_s[target], receiving, ahead_s),
         )
     return LayerTimes(layer.ops, found)
 
@@ -96,8 +102,9 @@ def _paced(seconds: Seconds, paces: Seconds) -> Seconds:
     return tuple(map(float.__mul__, seconds, paces))
 
 
-def _at_least(ways: Seconds, work: Seconds, ahead_s: float) -> Seconds:
-    return tuple(max(0.0, max(pair) - ahead_s) for pair in zip(ways, work, strict=True))
+def _left(ways: Seconds, burst_s: float, work: Seconds, ahead_s: float) -> Seconds:
+    pairs = zip(ways, work, strict=True)
+    return tuple(max(0.0, way - burst_s - ahead_s, least - ahead_s) for way, least in pairs)
 
 
 def _takes_work(scenario: Scenario) -> bool:

@@ -104,6 +104,8 @@ class Calibration:
     """What a worker takes without a model: its process, or context and libraries on a GPU."""
     ops: Mapping[str, OpFit] = field(default_factory=dict)
     """By op, and for the update of a step; others take as long as their kernels."""
+    burst_bytes: float = 0.0
+    """What a network card that was idle carries for nothing, as those whose rate is enforced do."""
     send_work: MessageWork = NO_WORK
     receive_work: MessageWork = NO_WORK
     """None on a GPU, whose transfers are driven by processors that do not compute."""

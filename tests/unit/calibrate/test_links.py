@@ -10,6 +10,16 @@ from disagmoe.errors import TransportError
 from disagmoe.units import MIB
 
 
+@pytest.mark.parametrize("burst", [0, 20_000])
+def test_a_rate_that_is_enforced_leaves_a_burst(burst):
+    def seconds(nbytes):
+        return 1e-4 + (nbytes - burst) / 25e6
+
+    found = LinkRate.of(1e-4, {MIB: seconds(MIB), 200_000: seconds(200_000)})
+    expected = (25e6, 1e-4, burst)
+    assert (found.bytes_per_s, found.latency_s, found.burst_bytes) == pytest.approx(expected)
+
+
 @pytest.mark.gloo
 def test_loopback_has_a_rate_and_a_latency():
     end = End(address="127.0.0.1")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from disagmoe.costs.calibration import NO_WORK, MessageWork
+from disagmoe.costs.network import network_bytes_per_s
 from disagmoe.costs.times import StepTimes
 from disagmoe.schedule.ir import Op, SlotKind
 from disagmoe.schedule.layout import Group, Side, Worker
@@ -101,6 +102,16 @@ def test_the_last_all_to_all_of_a_layer_hides_behind_gradients_of_weights():
     before, after = (times.transfer(SlotKind.DROWS, 0) for times in (overlapping, exposed))
     assert after.out == pytest.approx([one - weights_s for one in before.out])
     assert min(after.out) > 0
+
+
+def test_an_idle_network_gives_a_burst_for_nothing():
+    usual = StepTimes(what(schedule="ep_1f1b")).transfer(SlotKind.ROWS, 0)
+    found = what(schedule="ep_1f1b")
+    calibration = replace(found.attention.calibration, burst_bytes=20_000)
+    machine = replace(found.attention, calibration=calibration)
+    burst = StepTimes(replace(found, attention=machine, experts=machine)).transfer(SlotKind.ROWS, 0)
+    free_s = 20_000 / network_bytes_per_s(machine, found, of_experts=True)
+    assert burst.out == pytest.approx([max(0.0, one - free_s) for one in usual.out])
 
 
 def test_a_slow_worker_is_slow_with_messages_too():
