@@ -41,12 +41,12 @@ class LinkRate:
 
     @classmethod
     def of(cls, small_s: float, seconds: Mapping[int, float]) -> Self:
-        """From seconds of a small message, and of two larger ones by their sizes. What they take
-        less than at the rate between them was for nothing."""
+        """From seconds of a small message, and of two larger ones by their sizes; what the smaller
+        of those takes less than at the rate of the larger one was for nothing."""
         (middle, middle_s), (large, large_s) = sorted(seconds.items())
-        rate = (large - middle) / (large_s - middle_s)
-        burst_bytes = max(0.0, middle - (middle_s - small_s) * rate)
-        return cls(bytes_per_s=rate, latency_s=small_s, burst_bytes=burst_bytes)
+        rate = large / large_s
+        free = middle - max(0.0, middle_s - small_s) * rate
+        return cls(bytes_per_s=rate, latency_s=small_s, burst_bytes=max(0.0, free))
 
 
 def measure_link(
