@@ -24,6 +24,8 @@ _SIZES = (64 * KIB, 256 * KIB, MIB)
 _ROUNDS = 7
 _ROUND_S = 0.3
 _LEAST_MESSAGES = 4
+_LEAST_MESSAGE_S = 2e-3
+"""About what a message takes beside compute, however fast the link."""
 _UNDER_WAY = 2
 """Messages that are received at once, as by workers."""
 
@@ -107,7 +109,10 @@ def measure_messages(
         TransportError: an end does not come, or fails.
     """
     counts = {
-        size: max(_LEAST_MESSAGES, round(_ROUND_S / (size / link.bytes_per_s + link.latency_s)))
+        size: max(
+            _LEAST_MESSAGES,
+            round(_ROUND_S / max(_LEAST_MESSAGE_S, size / link.bytes_per_s + link.latency_s)),
+        )
         for size in _SIZES
     }
     task = partial(_losses, counts=counts, rounds=rounds)
