@@ -2,7 +2,7 @@
 
 Every group of workers does one op at a time; whenever it is idle it starts the ready op that the
 policy ranks first. Its way out and its way in carry one transfer at a time, first come first
-served; a transfer passes both at once, unless the way in is taken: then it is kept in between, as
+served, and so do the links inside its hosts, beside them; a transfer passes both at once, unless the way in is taken: then it is kept in between, as
 in a switch, and holds up nothing that goes elsewhere.
 """
 
@@ -114,8 +114,9 @@ class Simulation:
         self._ready: list[list[tuple[tuple[float, ...], int, int]]] = [[] for _ in self._groups]
         # ops, and exposed all-to-alls, that keep a group from starting another op
         self._occupied = [0] * len(self._groups)
-        self._out_free = [0.0] * len(self._groups)
-        self._in_free = [0.0] * len(self._groups)
+        ways = 2 * len(self._groups)  # to the network, and inside hosts
+        self._out_free = [0.0] * ways
+        self._in_free = [0.0] * ways
         self._spans: list[tuple[int, float]] = []  # op, start
         self._parcels: list[_Parcel] = []
         self._now = 0.0
@@ -182,9 +183,9 @@ class Simulation:
         place = self._places[at]
         self._occupied[place.group] -= 1
         for wire in place.wires:
-            parcel = _Parcel(wire, mb, self._now, max(self._now, self._out_free[wire.source]))
+            parcel = _Parcel(wire, mb, self._now, max(self._now, self._out_free[wire.out]))
             self._parcels.append(parcel)
-            self._out_free[wire.source] = parcel.start + wire.time
+            self._out_free[wire.out] = parcel.start + wire.time
             self._occupied[wire.source] += self._exposes(wire)
             self._at(parcel.start, parcel)
         if place.following is not None:
@@ -197,8 +198,8 @@ class Simulation:
 
     def _leave(self, parcel: "_Parcel") -> None:
         wire = parcel.wire
-        parcel.landing = max(self._now, self._in_free[wire.target])
-        self._in_free[wire.target] = parcel.landing + wire.time
+        parcel.landing = max(self._now, self._in_free[wire.into])
+        self._in_free[wire.into] = parcel.landing + wire.time
         self._at(parcel.landing + wire.time, parcel)
 
     def _arrive(self, parcel: "_Parcel") -> None:

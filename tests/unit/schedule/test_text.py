@@ -6,7 +6,7 @@ from disagmoe.schedule.layout import Group, Layout
 from disagmoe.schedule.text import parse_instruction, read_program, read_programs, write_program
 
 TEXT = """\
-disagmoe-sched 2
+disagmoe-sched 3
 group F0
 layers 1
 groups 1
@@ -65,7 +65,7 @@ def test_the_header_says_which_layout_the_programs_are_for(layout):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("disagmoe-sched 2", "disagmoe-sched 1", "line 1: expected 'disagmoe-sched 2', found"),
+        ("disagmoe-sched 3", "disagmoe-sched 1", "line 1: expected 'disagmoe-sched 3', found"),
         ("layers 1\n", "", "line 3: expected 'layers VALUE', found 'groups 1'"),
         ("layers 1", "layers", "line 3: expected 'layers VALUE', found 'layers'"),
         ("layers 1", "layers one", "line 3: layers must be a number, found 'one'"),
@@ -96,7 +96,7 @@ def test_errors_name_the_line(old, new, message):
 
 
 def test_an_empty_file_is_refused():
-    with pytest.raises(ScheduleError, match="line 1: expected 'disagmoe-sched 2', found an empty"):
+    with pytest.raises(ScheduleError, match="line 1: expected 'disagmoe-sched 3', found an empty"):
         read_program("")
 
 
