@@ -9,6 +9,7 @@ from disagmoe.config.cluster_rules import CLUSTER_RULES
 from disagmoe.config.costs import USUAL
 from disagmoe.config.families import TRAITS
 from disagmoe.config.hardware_rules import colocated_machines_match, slow_worker_is_there
+from disagmoe.config.hosts import hosts_are_those_of_the_cluster
 from disagmoe.config.model_rules import MODEL_RULES
 from disagmoe.config.parallel import COLOCATED, FIRST_PROFILED, PROFILED, micro_batches
 from disagmoe.config.phrases import divisors, list_numbers, plural, span
@@ -428,5 +429,6 @@ RULES: tuple[Rule, ...] = (
     *CLUSTER_RULES,
     colocated_machines_match,
     slow_worker_is_there,
+    hosts_are_those_of_the_cluster,
 )
 CAUTIONS: tuple[Rule, ...] = (attention_workers_have_sequences, router_learns)

@@ -11,7 +11,7 @@ import torch
 from disagmoe.model import names
 from disagmoe.model.block import AttentionOut, embed, head_loss
 from disagmoe.model.device import count_values
-from disagmoe.model.dispatch import Dispatch, combine, place_gates, plan_dispatch, sum_rows
+from disagmoe.model.dispatch import Dedupe, Dispatch, combine, place_gates, plan_dispatch, sum_rows
 from disagmoe.model.losses import (
     StepTotals,
     micro_batch_balance_loss,
@@ -30,6 +30,7 @@ from disagmoe.runtime.recording import Recording
 from disagmoe.runtime.side import Counts
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.wire import Incoming, Message, Outgoing
+from disagmoe.schedule.gateways import gateways
 from disagmoe.schedule.ir import Compute, Op, Slot, SlotKind, TransferKey
 from disagmoe.schedule.layout import Side, Worker
 from disagmoe.transport.base import TransportChannel
@@ -161,8 +162,8 @@ class AttentionSide:
                 raise AssertionError(f"{kind} does not come to an attention worker")
 
     def _experts(self, layer: int) -> list[str]:
-        layout = self._context.layout
-        return [str(worker) for worker in layout.members(layout.experts(layer), self._role.ring)]
+        """Whom rows of `layer` go to, and come back from: expert workers, or gateways."""
+        return [str(worker) for worker in gateways(self._context.layout, layer, self._role)]
 
     def _twin(self, key: TransferKey) -> str:
         """The worker of the same rank at the other end of an attention-to-attention channel."""
@@ -234,9 +235,9 @@ class AttentionSide:
         expert_TK = out.routing.expert_TK
         if self.recording is not None:
             self.recording.choices[layer, mb] = expert_TK
-        ranges, dedupe = self._context.expert_ranges, self._config.parallel.dedupe
-        assert dedupe != "node", "simulated only; refused before a run"
-        sent = plan_dispatch(out.routing.expert_TK, ranges, dedupe)
+        # a row per host is a row per gateway
+        dedupe: Dedupe = "none" if self._config.parallel.dedupe == "none" else "rank"
+        sent = plan_dispatch(out.routing.expert_TK, self._context.destinations, dedupe)
         self._slots.put(_slot(SlotKind.ROWS, layer, mb), self._pack_rows(layer, out, sent))
         self._put_residual(layer, mb, out.x_TD.detach(), sent)
         if not self._training:

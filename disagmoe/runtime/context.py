@@ -1,6 +1,6 @@
 """What one worker knows about the run; all of it fixed before the first step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -9,6 +9,7 @@ from disagmoe.config.run import RunConfig
 from disagmoe.model.partition import expert_ranges
 from disagmoe.model.precision import TYPES, wide
 from disagmoe.runtime.wire import Wire
+from disagmoe.schedule.gateways import host_of, hosts
 from disagmoe.schedule.ir import ProgramSpec
 from disagmoe.schedule.layout import Layout, Side, Worker
 
@@ -81,6 +82,29 @@ class Context:
         )
 
     @cached_property
+    def near_wire(self) -> Wire:
+        """Formats of messages to and from the experts: between gateways and the experts of their
+        host, which send back to where rows came from, or those of all messages."""
+        return replace(self.wire, with_tokens=False) if self.layout.two_hop else self.wire
+
+    @cached_property
     def expert_ranges(self) -> tuple[range, ...]:
         """Experts of each rank of an expert group."""
         return expert_ranges(self.config.model.experts, self.config.parallel.expert_weights)
+
+    @cached_property
+    def destinations(self) -> tuple[range, ...]:
+        """Experts of each worker that an attention worker sends to: one of each host, for all that
+        are there, or all workers."""
+        ranges = self.expert_ranges
+        if not self.layout.two_hop:
+            return ranges
+        return tuple(
+            range(ranges[host[0]].start, ranges[host[-1]].stop) for host in hosts(self.layout)
+        )
+
+    @cached_property
+    def experts_of_neighbours(self) -> tuple[int, ...]:
+        """How many experts each expert worker on this worker's host has; with two hops."""
+        host = host_of(self.layout, self.worker.rank)
+        return tuple(len(self.expert_ranges[rank]) for rank in host)

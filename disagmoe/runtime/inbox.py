@@ -23,6 +23,7 @@ from disagmoe.runtime.side import Counts, SideOps
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.trace import Hop
 from disagmoe.runtime.wire import HEADER_LENGTH, Incoming, Outgoing, header
+from disagmoe.schedule.gateways import peers
 from disagmoe.schedule.ir import Op, Program, Transfer, TransferKey
 from disagmoe.schedule.layout import Group, Side
 from disagmoe.transport.base import TransportChannel, Work
@@ -238,7 +239,8 @@ class Inbox:
         return posted.incoming
 
     def _exchange_counts(self, key: TransferKey, outgoing: Outgoing | None) -> Counts:
-        members = self._context.layout.members(key.channel.source, self._context.worker.ring)
+        layout, me = self._context.layout, self._context.worker
+        members = peers(layout, key.channel, me, sends=False)
         headers = {str(peer): torch.empty(HEADER_LENGTH, dtype=torch.int64) for peer in members}
         self._ports.post_counts(key, outgoing, headers).wait()
         return check_counts(key, headers, str(self._context.worker))

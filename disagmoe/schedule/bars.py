@@ -34,9 +34,7 @@ class Shade(StrEnum):
     GRADIENTS = "transfer of gradients"
 
 
-FORWARD = frozenset(
-    {Shade.EMBED, Shade.ATTENTION_FWD, Shade.EXPERTS_FWD, Shade.GATEWAY_FWD}
-)
+FORWARD = frozenset({Shade.EMBED, Shade.ATTENTION_FWD, Shade.EXPERTS_FWD, Shade.GATEWAY_FWD})
 BACKWARD = frozenset(
     {
         Shade.HEAD,
