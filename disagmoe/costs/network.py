@@ -4,8 +4,8 @@ Workers reach other hosts by network card and each other on one host by NVLink. 
 follows from how hosts are filled and from `parallel.dedupe`:
 
 - `none`, `rank`: straight to its expert worker;
-- `node`: by network card once to every host where its token has an expert, to the worker of the
-  sender's number there, and on by NVLink; sums come back the same way.
+- `node`: by network card once to every host where its token has an expert, to a gateway there; on
+  from it by NVLink, which is a transfer of its own; sums come back the same way.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from disagmoe.costs.routing import Loads, loads, popularity
 from disagmoe.costs.scenario import Scenario
 from disagmoe.costs.wire import payload_bytes
 from disagmoe.schedule.costs import Leg, Link, Way
-from disagmoe.schedule.ir import SlotKind
+from disagmoe.schedule.ir import INSIDE_HOSTS, SlotKind
 
 _TO_EXPERTS = frozenset({SlotKind.ROWS, SlotKind.DOUTPUTS})
 _OF_DISPATCH = frozenset({SlotKind.ROWS, SlotKind.DROWS})
@@ -66,6 +66,12 @@ class Routes:
     """Rows of a token that each expert worker gets."""
     hosts: float
     """Hosts of expert workers that a token reaches."""
+    two_hop: bool
+
+    @property
+    def sent(self) -> float:
+        """Rows of a token that leave its attention worker."""
+        return self.hosts if self.two_hop else sum(self.copies)
 
 
 def routes(scenario: Scenario, layer: int) -> Routes:
@@ -74,16 +80,19 @@ def routes(scenario: Scenario, layer: int) -> Routes:
     chances = popularity(model, skew, layer) if skew else None
     parts = scenario.expert_parts
     workers = loads(model, parts, chances)
-    size = _expert_workers_per_host(scenario)
+    size = scenario.layout.workers_per_host or _expert_workers_per_host(scenario)
     hosts = [sum(parts[at : at + size]) for at in range(0, len(parts), size)]
     copies = workers.choices if scenario.parallel.dedupe == "none" else workers.rows
-    return Routes(workers, copies, sum(loads(model, hosts, chances).rows))
+    reached = sum(loads(model, hosts, chances).rows)
+    return Routes(workers, copies, reached, scenario.layout.two_hop)
 
 
 def transfer(scenario: Scenario, kind: SlotKind, route: Routes) -> Transfer:
     """Return how long `kind` takes on its way."""
     if kind in _RESIDUALS:
         return _residual(scenario, kind)
+    if kind in INSIDE_HOSTS:
+        return _inside(scenario, kind, route)
     tokens, size = scenario.tokens, payload_bytes(scenario, kind)
     per_worker = [
         copies * size.row + choices * size.choice
@@ -103,17 +112,16 @@ def transfer(scenario: Scenario, kind: SlotKind, route: Routes) -> Transfer:
         machine.calibration.latency_s for machine in (scenario.attention, scenario.experts)
     )
     if kind in _TO_EXPERTS:
-        near = both_ends * ways.near + ways.passed_on
         return Transfer(
             near_source=_nvlink(scenario.attention, attention, ways.near),
             out=network,
             into=network_of_experts,
-            near_target=_nvlink(scenario.experts, experts, near),
+            near_target=_nvlink(scenario.experts, experts, both_ends * ways.near),
             parts=_shares(attention),
             latency_s=latency_s,
         )
     return Transfer(
-        near_source=_nvlink(scenario.experts, experts, ways.near + ways.passed_on),
+        near_source=_nvlink(scenario.experts, experts, ways.near),
         out=network_of_experts,
         into=network,
         near_target=_nvlink(scenario.attention, attention, both_ends * ways.near),
@@ -138,23 +146,43 @@ def _residual(scenario: Scenario, kind: SlotKind) -> Transfer:
     )
 
 
+def _inside(scenario: Scenario, kind: SlotKind, route: Routes) -> Transfer:
+    """Between gateways and the experts of their host, by NVLink but for the gateway's own share. A
+    host's gateways have equal parts of its rows, so that each sends as much as one of its workers
+    is sent on average; every worker counts as one that is sent its own."""
+    size, whole = payload_bytes(scenario, kind), sum(scenario.tokens)
+    layout = scenario.layout
+    elsewhere = 1 - 1 / min(layout.workers_per_host, layout.expert_workers)
+    nbytes = [
+        whole * (copies * size.row + choices * size.choice)
+        for copies, choices in zip(route.copies, route.workers.choices, strict=True)
+    ]
+    none = (0.0,) * len(nbytes)
+    return Transfer(
+        near_source=_nvlink(scenario.experts, nbytes, elsewhere),
+        out=none,
+        into=none,
+        near_target=none,
+        parts=_shares(nbytes),
+        latency_s=scenario.experts.calibration.latency_s,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Ways:
     """Shares of a payload's bytes, counted by copies at expert workers, on each way."""
 
     network: float
     near: float
-    passed_on: float
-    """By NVLink on the host of the expert workers, after or before the network."""
 
 
 def _ways(scenario: Scenario, kind: SlotKind, route: Routes) -> _Ways:
     apart, near = _distances(scenario, kind)
-    if scenario.parallel.dedupe != "node":
-        return _Ways(apart, near, 0.0)
-    per_host = min(_expert_workers_per_host(scenario), scenario.layout.expert_workers)
+    if not route.two_hop:
+        return _Ways(apart, near)
     reached = route.hosts / sum(route.copies)
-    return _Ways(apart * reached, near, apart * (1 - 1 / per_host))
+    # where both roles are on the same workers, each is its own gateway on its host
+    return _Ways(apart * reached, 0.0 if scenario.layout.colocated else near * reached)
 
 
 def _distances(scenario: Scenario, kind: SlotKind) -> tuple[float, float]:

@@ -19,10 +19,10 @@ from disagmoe.costs.network import (
     routes,
     transfer,
 )
-from disagmoe.costs.ops import AttentionWork, ExpertWork
+from disagmoe.costs.ops import AttentionWork, ExpertWork, GatewayWork
 from disagmoe.costs.scenario import Scenario
 from disagmoe.schedule.costs import Link, OpCosts
-from disagmoe.schedule.ir import EXPERT_OPS, Op, SlotKind
+from disagmoe.schedule.ir import EXPERT_OPS, GATEWAY_OPS, INSIDE_HOSTS, Op, SlotKind
 from disagmoe.schedule.layout import Group, Side, Worker
 
 _ACTIVATIONS = (SlotKind.ROWS, SlotKind.OUTPUTS, SlotKind.DOUTPUTS, SlotKind.DROWS)
@@ -68,7 +68,8 @@ class StepTimes:
                 group = layout.embedding
         else:
             seconds = self._layers[layer].ops[op]
-            group = (layout.experts if op in EXPERT_OPS else layout.attention)(layer)
+            of_experts = op in EXPERT_OPS or op in GATEWAY_OPS
+            group = (layout.experts if of_experts else layout.attention)(layer)
         stretch = self._stretch[group.side]
         factors = self._factors(layout.host(group), len(seconds))
         return tuple(time * stretch * factor for time, factor in zip(seconds, factors, strict=True))
@@ -159,7 +160,7 @@ def _layer(scenario: Scenario, window: int, route: Routes) -> _Layer:
             tokens=tokens,
             length=scenario.sequence_length,
             window=window,
-            rows=sum(route.copies),
+            rows=route.sent,
         )
         for tokens in scenario.tokens
     ]
@@ -171,6 +172,7 @@ def _layer(scenario: Scenario, window: int, route: Routes) -> _Layer:
     inputs = _each(experts, lambda work: ops.experts_inputs_s(on_experts, model, work))
     weights = _each(experts, lambda work: ops.experts_weights_s(on_experts, model, work))
     kinds = _ACTIVATIONS + (_RESIDUALS if scenario.layout.direct_residual else ())
+    kinds += INSIDE_HOSTS if scenario.layout.two_hop else ()
     return _Layer(
         ops={
             Op.ATTN_FWD: _each(
@@ -185,9 +187,25 @@ def _layer(scenario: Scenario, window: int, route: Routes) -> _Layer:
             Op.EXPERTS_DGRAD: inputs,
             Op.EXPERTS_WGRAD: weights,
             Op.EXPERTS_BWD: tuple(map(sum, zip(inputs, weights, strict=True))),
+            **(_gateways(scenario, route) if scenario.layout.two_hop else {}),
         },
         transfers={kind: transfer(scenario, kind, route) for kind in kinds},
     )
+
+
+def _gateways(scenario: Scenario, route: Routes) -> dict[Op, Seconds]:
+    """Gateways have equal parts of what comes to all hosts."""
+    workers, tokens = scenario.layout.expert_workers, sum(scenario.tokens)
+    rows, copies = tokens * route.hosts / workers, tokens * sum(route.copies) / workers
+    work, machine = GatewayWork(rows=rows, copies=copies), scenario.experts
+    fan_out_s = (ops.fan_out_s(machine, scenario.model, work),) * workers
+    gather_add_s = (ops.gather_add_s(machine, scenario.model, work),) * workers
+    return {
+        Op.FAN_OUT: fan_out_s,
+        Op.GATHER_ADD: gather_add_s,
+        Op.FAN_OUT_BWD: fan_out_s,
+        Op.GATHER_ADD_BWD: gather_add_s,
+    }
 
 
 _Work = TypeVar("_Work", AttentionWork, ExpertWork, int)

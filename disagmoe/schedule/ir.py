@@ -164,7 +164,7 @@ class TransferKey:
     def received(self) -> Slot:
         """The payload at the receiver."""
         kind = payload(self.channel)
-        return Slot(self.channel.target.side, _ARRIVING.get(kind, kind), self.layer, self.mb)
+        return Slot(self.channel.target.side, ARRIVES_AS.get(kind, kind), self.layer, self.mb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ _PAYLOADS = {
     (Side.EXPERT, Side.EXPERT, Pass.SUM_GRAD): SlotKind.NEAR_DROWS,
 }
 
-_ARRIVING = {
+ARRIVES_AS = {
     SlotKind.FAN_ROWS: SlotKind.NEAR_ROWS,
     SlotKind.NEAR_OUTPUTS: SlotKind.PART_OUTPUTS,
     SlotKind.FAN_DOUTPUTS: SlotKind.NEAR_DOUTPUTS,
@@ -219,7 +219,7 @@ _ARRIVING = {
 }
 """Payloads whose two ends are both on the expert side of a worker, so that names must tell them
 apart."""
-INSIDE_HOSTS = frozenset(_ARRIVING)
+INSIDE_HOSTS = tuple(ARRIVES_AS)
 """Payloads that do not cross the network, as their senders name them."""
 
 
