@@ -67,8 +67,8 @@ class ParallelConfig(Section):
     shared experts on the attention workers."""
     dedupe: Literal["rank", "none", "node"] = "rank"
     """Rows on the wire: `rank` sends a token once to each expert worker, `none` once to each of its
-    experts (for comparison), `node` once to each host of expert workers, where a gateway passes it on
-    and adds up what comes back."""
+    experts (for comparison), `node` once to each host of expert workers, where a gateway passes it
+    on and adds up what comes back."""
     workers_per_host: int = Field(default=0, ge=0)
     """Expert workers of a group on each host, in rank order, for `dedupe = "node"`; 0 takes
     `cluster.expert.workers_per_node` (of `cluster.attention` where the sides share workers), or

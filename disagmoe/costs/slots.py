@@ -120,7 +120,7 @@ class SlotSizes:
         return self._known[key]
 
     def gateway_load(self, layer: int) -> Load:
-        """What comes to this worker as a gateway in `layer`: an equal part of what all hosts get."""
+        """What comes to this worker as a gateway in `layer`: an equal part of all that comes."""
         scenario, workers = self._scenario, self._scenario.layout.expert_workers
         tokens = sum(scenario.tokens) / workers
         return Load(tokens * self._route(layer).hosts, tokens * scenario.model.top_k)

@@ -2,8 +2,9 @@
 
 Every group of workers does one op at a time; whenever it is idle it starts the ready op that the
 policy ranks first. Its way out and its way in carry one transfer at a time, first come first
-served, and so do the links inside its hosts, beside them; a transfer passes both at once, unless the way in is taken: then it is kept in between, as
-in a switch, and holds up nothing that goes elsewhere.
+served, and so do the links inside its hosts, beside them; a transfer passes both at once, unless
+the way in is taken: then it is kept in between, as in a switch, and holds up nothing that goes
+elsewhere.
 """
 
 import heapq

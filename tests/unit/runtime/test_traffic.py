@@ -45,6 +45,29 @@ def test_rows_go_once_to_each_expert_worker_not_once_per_expert() -> None:
     assert nbytes == {"rank": LAYERS * 2 * TOKENS * ROW, "none": LAYERS * 4 * TOKENS * ROW}
 
 
+def test_rows_go_once_to_each_host_and_on_from_there() -> None:
+    """All four experts chosen, one on each of four workers, two on a host. Half of the rows that go
+    on inside a host are for their gateway's own expert, and no message."""
+    config = tiny(
+        parallel__dedupe="node",
+        parallel__workers_per_host=2,
+        parallel__attention_workers=2,
+        parallel__expert_workers=4,
+        model__top_k=4,
+    )
+    found = sent(config)
+    network, inside = LAYERS * 2 * TOKENS * ROW, LAYERS * 4 * TOKENS * ROW // 2
+    assert found["A0>F0.grad"][1] == found["F0>A0.act"][1] == network
+    assert found["F0>F0.fan_grad"][1] == found["F0>F0.sum"][1] == inside
+    gates = LAYERS * 4 * TOKENS * FP64
+    assert found["F0>A0.grad"][1] == network + gates
+    assert found["F0>F0.sum_grad"][1] == inside + gates // 2
+    # four attention and expert workers with a message for two others, or one, each way
+    transfers = LAYERS * MICRO_BATCHES
+    assert found["A0>F0.act"][0] == found["F0>A0.act"][0] == 4 * transfers
+    assert found["F0>F0.fan"][0] == 4 * transfers
+
+
 def test_a_direct_residual_costs_a_row_per_token_each_way_and_a_fused_one_next_to_nothing() -> None:
     """Two groups of one layer each. Fused, a row carries one byte more (whether this is its home),
     after 8 of padding per message, and the norm's weight is summed and gathered on both sides."""
