@@ -3,7 +3,7 @@
 # make lint            the first three of these
 # make grafana-smoke   start Prometheus, Grafana (both by Docker) and a run; query every panel
 # make lock            pin what .venv holds
-# make install-gpu     the extra gpu (GPU_EXTRA=gpu13 for CUDA 13), and what the doctor says of it
+# make install-gpu     the extra gpu (GPU_EXTRA=gpu13 for CUDA 13), and what `doctor --gpu` says of it
 # make test-gpu        NCCL on the GPUs of this machine, without Ray; prints one JSON object
 #
 # PYTHON is the interpreter that .venv is made from. A torch that .venv already holds is kept if it
@@ -61,7 +61,7 @@ install-dev: $(VENV)/.installed-dev
 GPU_EXTRA ?= gpu
 install-gpu: install
 	$(PIP_INSTALL) --no-build-isolation --editable ".[$(GPU_EXTRA)]"
-	$(BIN)/disagmoe doctor
+	$(BIN)/disagmoe doctor --gpu
 
 test-gpu:
 	@$(BIN)/python scripts/test_gpu.py

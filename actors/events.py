@@ -36,6 +36,11 @@ class RunPlaced:
     seats: tuple[Seat, ...]
 
 
+def devices_of(placed: RunPlaced) -> dict[str, str]:
+    """Return the name of each worker's device."""
+    return {seat.worker: seat.device for seat in placed.seats}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
     """All workers are connected."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from disagmoe.actors.messages import FailureKind, WorkerFailure
 from disagmoe.errors import DisagMoEError, PlacementError, TransportError
+from disagmoe.runtime.memory import is_out_of_memory
 from disagmoe.units import KIB, format_bytes
 
 
@@ -16,7 +17,7 @@ def failure_of(worker: str, error: BaseException) -> WorkerFailure:
     transport = any(isinstance(link, TransportError) for link in chain)
     text = str(error) if isinstance(error, DisagMoEError) else f"{type(error).__name__}: {error}"
     kind = FailureKind.TRANSPORT if transport else FailureKind.RAISED
-    if any(map(_is_out_of_memory, chain)):
+    if any(map(is_out_of_memory, chain)):
         kind = FailureKind.MEMORY
         text = f"{text}\n{_memory_hint()}"
     return WorkerFailure(
@@ -25,16 +26,6 @@ def failure_of(worker: str, error: BaseException) -> WorkerFailure:
         message=text if text.startswith(worker) else f"{worker}: {text}",
         details="".join(traceback.format_exception(error)),
         at_s=time.time(),
-    )
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Python's own, CUDA's, and that of torch's allocator on CPU, which has no type."""
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or "not enough memory" in str(error)
-        or "can't allocate memory" in str(error)
     )
 
 

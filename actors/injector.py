@@ -8,6 +8,7 @@ when. Nothing here is used by a run that nobody drills.
 import json
 import os
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -44,8 +45,10 @@ class Injection:
 
 
 def write_plan(folder: Path, plan: Sequence[Injection]) -> None:
-    """Let workers that are started with this folder find `plan`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Let workers that are started with this folder find `plan`, none of which has happened yet,
+    and forget an earlier one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     text = json.dumps([asdict(one) for one in plan])
     (folder / _PLAN_FILE).write_text(text, encoding="utf-8")
 
@@ -148,7 +151,7 @@ class Injector:
                 torch.empty(2**50, dtype=torch.uint8)
             case "nan":
                 for segment in self._runtime.parameters.segments.values():
-                    segment.flat_grad.view(-1)[0] = torch.nan
+                    segment.flat_grad.view(-1)[:1] = torch.nan  # a segment may be empty
             case "full disk":
                 # as good as: no file of this process may grow any more
                 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))

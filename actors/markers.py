@@ -1,5 +1,5 @@
-"""Whether the processes of a run see the same files: each leaves a marker in the run directory and
-looks for the driver's."""
+"""Whether the processes of a run see the same files: each leaves a marker in the run directory, and
+where its checkpoints go elsewhere in their folder, and looks for the driver's."""
 
 import secrets
 import time
@@ -24,34 +24,48 @@ class Markers:
     run_dir: str
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     """Tells this run's markers from those in a folder that is merely called the same."""
+    checkpoints: str = ""
+    """Where the run saves, if that is not in its directory."""
 
     @property
-    def _folder(self) -> Location:
-        return Location.parse(self.run_dir) / _FOLDER
+    def places(self) -> tuple[str, ...]:
+        """The folders that should be the same everywhere."""
+        return (self.run_dir, self.checkpoints) if self.checkpoints else (self.run_dir,)
 
     def begin(self) -> None:
-        """Leave the driver's marker. Raises OSError where that is impossible."""
-        self._folder.make_directory()
-        self._leave(_DRIVER)
+        """Leave the driver's markers. Raises OSError where that is impossible."""
+        for place in self.places:
+            folder = _folder(place)
+            if folder.is_local:  # on an object store there are no directories
+                folder.make_directory()
+            self._leave(place, _DRIVER)
 
     def meet(self, worker: str) -> str:
-        """Look for the driver's marker and leave that of `worker`; return what is wrong, or ''."""
+        """Look for the driver's markers and leave `worker`'s; return what is wrong, or ''."""
+        for place in self.places:
+            if problem := self._meet(place, worker):
+                return problem
+        return ""
+
+    def _meet(self, place: str, worker: str) -> str:
+        what = "a run directory" if place == self.run_dir else "a checkpoint.folder"
         try:
-            if self.unseen([_DRIVER]):
-                return (
-                    f"sees another {self.run_dir} than the driver; name a run directory that all "
-                    "nodes share"
-                )
-            self._leave(worker)
+            if self._unseen(place, [_DRIVER]):
+                return f"sees another {place} than the driver; name {what} that all nodes share"
+            self._leave(place, worker)
         except OSError as error:
-            return f"cannot write to {self.run_dir}: {error.strerror or error}"
+            return f"cannot write to {place}: {error.strerror or error}"
         return ""
 
     def unseen(self, workers: Sequence[str]) -> list[str]:
-        """Return those of `workers` whose markers the driver does not see."""
+        """Return those of `workers` some of whose markers the driver does not see."""
+        missing = {worker for place in self.places for worker in self._unseen(place, workers)}
+        return [worker for worker in workers if worker in missing]
+
+    def _unseen(self, place: str, workers: Sequence[str]) -> list[str]:
         missing = list(workers)
         end_s = time.monotonic() + _SEEN_WITHIN_S
-        while missing := [worker for worker in missing if not self._sees(worker)]:
+        while missing := [worker for worker in missing if not self._sees(place, worker)]:
             if time.monotonic() > end_s:
                 break
             time.sleep(_POLL_S)
@@ -59,16 +73,21 @@ class Markers:
 
     def end(self) -> None:
         """Remove all markers."""
-        self._folder.delete_directory()
+        for place in self.places:
+            _folder(place).delete_directory()
 
-    def _leave(self, name: str) -> None:
-        (self._folder / name).write_bytes(self.token.encode())
+    def _leave(self, place: str, name: str) -> None:
+        (_folder(place) / name).write_bytes(self.token.encode())
 
-    def _sees(self, name: str) -> bool:
+    def _sees(self, place: str, name: str) -> bool:
         try:
-            return (self._folder / name).read_bytes() == self.token.encode()
+            return (_folder(place) / name).read_bytes() == self.token.encode()
         except StorageError:
             return False
+
+
+def _folder(place: str) -> Location:
+    return Location.parse(place) / _FOLDER
 
 
 def missing_data(paths: Sequence[str]) -> str:

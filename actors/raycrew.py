@@ -13,6 +13,9 @@ from disagmoe.actors.messages import Call, Outcome, Progress, RunPlan, WorkerAss
 from disagmoe.actors.worker import AttentionWorker, ColocatedWorker, ExpertWorker
 from disagmoe.schedule.layout import Side, Worker
 
+_GATHER_S = 0.005
+"""How long replies are collected after the first; workers have calls queued and do not wait."""
+
 
 class RayCrew:
     """See Crew. The actors live as long as this object's process, or until `kill`."""
@@ -84,18 +87,28 @@ class RayCrew:
             return []
         done, _ = ray.wait(list(self._waiting), num_returns=1, timeout=timeout_s)
         if done:
-            done, _ = ray.wait(list(self._waiting), num_returns=len(self._waiting), timeout=0)
-        return [self._reply(ref) for ref in done]
+            # the others are about to answer, and a call to Ray for each of them would cost the most
+            done, _ = ray.wait(
+                list(self._waiting), num_returns=len(self._waiting), timeout=_GATHER_S
+            )
+        try:
+            outcomes = ray.get(done)
+        except RayError:
+            outcomes = [self._outcome(ref) for ref in done]
+        return [
+            Reply(*self._waiting.pop(ref), outcome)
+            for ref, outcome in zip(done, outcomes, strict=True)
+        ]
 
-    def _reply(self, ref: Any) -> Reply:
-        call, name = self._waiting.pop(ref)
+    def _outcome(self, ref: Any) -> Outcome:
+        _, name = self._waiting[ref]
         try:
             outcome: Outcome = ray.get(ref)
         except RayActorError as error:
-            outcome = died(name, str(error), preempted=error.preempted)
+            return died(name, str(error), preempted=error.preempted)
         except RayError as error:
-            outcome = failure_of(name, error)
-        return Reply(call, name, outcome)
+            return failure_of(name, error)
+        return outcome
 
     def ping(self, timeout_s: float) -> Mapping[str, Progress]:
         """See Crew."""

@@ -99,8 +99,8 @@ def _problems(
         yield item.files
     elif item.worker in unseen:
         yield (
-            f"writes to another {plan.run_dir} than the driver; name a run directory that all "
-            "nodes share"
+            f"writes to another {' or '.join(plan.markers.places)} than the driver; name folders "
+            "that all nodes share"
         )
     yield from _version_problems(item, next(iter(located.values())))
     if plan.config.cluster.device == "cuda":

@@ -13,6 +13,7 @@ from disagmoe.actors.nics import GLOO_INTERFACE
 from disagmoe.config.run import RunConfig
 from disagmoe.data.position import Origin
 from disagmoe.data.source import PreparedSource
+from disagmoe.model.init import seed_of
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.step import WorkerRuntime
 from disagmoe.schedule.layout import Side, Worker
@@ -50,11 +51,15 @@ def open_data(config: RunConfig, origin: Origin | None = None) -> PreparedSource
 def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
     """Build the runtime of `assignment`, not yet connected, and log to its file from now on.
 
+    The random numbers of this process follow from the run's seed and the worker's name, so that a
+    run that begins anew after a failure begins with the same.
+
     Raises TransportError when the run's store does not answer, DataError when data cannot be read.
     """
     log_to(assignment.log_file)
     os.environ.update(assignment.environment)
     torch.set_num_threads(assignment.threads)
+    torch.manual_seed(seed_of(assignment.config.train.seed, assignment.worker))
     train = assignment.train.open()
     config, cluster = assignment.config, assignment.config.cluster
     worker = Worker.parse(assignment.worker)

@@ -101,10 +101,10 @@ def _on_this_node(config: RunConfig, run_id: str, say: Callable[[str], None]) ->
     node = this_node()
     bundle = node_bundle(config, node)
     gpu_share = gpus_per_worker(config, max(node.gpus, 1))
-    with placed([bundle], ray_name(run_id), wait_s=config.cluster.wait_s, say=say) as places:
+    with placed([bundle], ray_name(run_id), wait_s=config.cluster.wait_s, say=say) as own:
         yield Ground(
             host=node.host,
-            places=places,
+            places=own.places,
             threads_per_worker=threads_per_worker(config, int(node.total.get("CPU", 0))),
             cpus_per_worker=share_of(bundle.cpus, len(bundle.workers)),
             gpus_per_worker=share_of(gpu_share, 1),
@@ -133,14 +133,14 @@ def _on_cluster(config: RunConfig, run_id: str, say: Callable[[str], None]) -> I
         wait_s=config.cluster.wait_s,
         say=say,
         nearest=partial(nearest_fit, config),
-    ) as places:
-        least = max(1, min(place.cpus for place in places.values()))
+    ) as own:
+        least = max(1, min(place.cpus for place in own.places.values()))
         yield Ground(
             host=this_node().host,
-            places=places,
+            places=own.places,
             threads_per_worker=config.cluster.threads_per_worker or least,
             gpus_per_worker=1.0 if config.cluster.device == "cuda" else 0.0,
-            renew=places.renew,
+            renew=own.renew,
         )
 
 

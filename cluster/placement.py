@@ -50,8 +50,8 @@ def placed(
     say: Say = log.info,
     nearest: Callable[[Sequence[Node]], Sequence[str]] = lambda _: (),
 ) -> Iterator["Reservation"]:
-    """Reserve a node for each of `asked`, and return the place of each worker by name; the nodes
-    are free again after the block, or once this process is dead.
+    """Reserve a node for each of `asked`; the nodes are free again after the block, or once this
+    process is dead.
 
     Waits for nodes that others use for `wait_s`, and says so. `nearest` names settings that fit the
     given nodes better.
@@ -71,8 +71,8 @@ def placed(
             reservation.give_back()
 
 
-class Reservation(Mapping[str, Place]):
-    """The place of each worker by name, in nodes that are the run's own."""
+class Reservation:
+    """Nodes that are the run's own."""
 
     def __init__(
         self,
@@ -90,14 +90,10 @@ class Reservation(Mapping[str, Place]):
         self._group: PlacementGroup | None = None
         self._places: dict[str, Place] = {}
 
-    def __getitem__(self, worker: str) -> Place:
-        return self._places[worker]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+    @property
+    def places(self) -> Mapping[str, Place]:
+        """The place of each worker by name."""
+        return dict(self._places)
 
     def take(self, without: frozenset[str] = frozenset()) -> None:
         """Reserve nodes other than `without`."""
@@ -121,7 +117,7 @@ class Reservation(Mapping[str, Place]):
             self._say(f"leaves out {', '.join(node[:8] for node in sorted(used & without))}")
             self.give_back()
             self.take(without)
-            return dict(self._places)
+            return self.places
         end_s = time.monotonic() + self._wait_s
         while True:
             try:
@@ -131,7 +127,7 @@ class Reservation(Mapping[str, Place]):
                     raise
                 time.sleep(_POLL_S)
                 continue
-            return dict(self._places)
+            return self.places
 
     def _would_fit(self, nodes: Sequence[Node], own: set[str]) -> bool:
         """Whether what is free on `nodes`, or this run's own, is enough."""

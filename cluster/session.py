@@ -148,7 +148,9 @@ def run_session(
                 run_id=run_id,
                 host=given.host,
                 places=places,
-                markers=Markers(run_dir),
+                markers=Markers(
+                    run_dir, checkpoints=checkpoints if config.checkpoint.folder else ""
+                ),
                 threads_per_worker=given.threads_per_worker,
                 cpus_per_worker=given.cpus_per_worker,
                 gpus_per_worker=given.gpus_per_worker,

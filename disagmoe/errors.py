@@ -40,6 +40,10 @@ class CheckpointError(DisagMoEError):
     """A checkpoint that is missing, incomplete or does not match the run."""
 
 
+class CheckpointDamaged(CheckpointError):  # noqa: N818 - says what is the case
+    """A checkpoint that was complete, and is no longer what was written."""
+
+
 class PlacementError(DisagMoEError):
     """Workers that this cluster cannot hold."""
 

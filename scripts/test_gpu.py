@@ -1,4 +1,5 @@
-"""NCCL on the GPUs of this machine, by plain processes: parity with one process, and bandwidth.
+"""NCCL on the GPUs of this machine, by plain processes: parity with one process, bandwidth, overlap
+of transfers with compute, and that posting a transfer never stops the host.
 
     python scripts/test_gpu.py
 
@@ -23,7 +24,7 @@ from disagmoe.errors import DisagMoEError
 from disagmoe.runtime.invariance.fleet import ProcessFleet, over_gloo
 from disagmoe.runtime.invariance.layouts import Case
 from disagmoe.runtime.invariance.run import run_invariance
-from disagmoe.transport.base import ChannelSpec
+from disagmoe.transport.base import ChannelSpec, TransportChannel, Work
 from disagmoe.transport.nccl import NcclTransport
 from disagmoe.transport.nccl_library import load_nccl
 from disagmoe.transport.rendezvous import StoreServer, connect
@@ -34,6 +35,8 @@ ROOT = Path(__file__).parents[1]
 PAIR = ChannelSpec("A0>F0.act", ("A0.0",), ("F0.0",))
 CONTROL = ChannelSpec("world", ("A0.0", "F0.0"), ("A0.0", "F0.0"), on_host=True)
 TRANSFERS = 20
+LEAST_HIDDEN = 0.5
+"""Share of the shorter of transfers and products that goes on behind the longer."""
 
 
 def over_nccl(worker: str, store: tuple[str, int], epoch: int, timeout_s: float) -> NcclTransport:
@@ -62,45 +65,106 @@ def parity(devices: list[str]) -> dict[str, Any]:
     return verdict.as_json()
 
 
-def bandwidth(devices: list[str]) -> dict[str, float]:
-    """Bytes per second from one worker to another, by size of message."""
+def measured(devices: list[str]) -> dict[str, Any]:
+    """What two workers find out about the channel between them: `bytes_per_s` by size of message,
+    and `overlap` of transfers with products. Empty where they fail."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     with closing(StoreServer("127.0.0.1")) as server:
         processes = [
             context.Process(
-                target=_stream,
+                target=_measure,
                 args=(name, devices[rank % len(devices)], (server.host, server.port), there),
             )
             for rank, name in enumerate(PAIR.members)
         ]
         for process in processes:
             process.start()
-        found: dict[str, float] = here.recv() if here.poll(120) else {}
+        found: dict[str, Any] = here.recv() if here.poll(120) else {}
         for process in processes:
             process.join(30)
             process.kill()
     return found
 
 
-def _stream(name: str, device: str, store: tuple[str, int], report: Connection) -> None:
+def _measure(name: str, device: str, store: tuple[str, int], report: Connection) -> None:
     torch.cuda.set_device(device)
     transport = over_nccl(name, store, 10**6, 60.0)
     channel = transport.open([PAIR, CONTROL])[PAIR.name]
+    found = {"bytes_per_s": _bandwidth(name, device, channel)}
+    found["overlap"] = _overlap(name, device, channel)
+    if name == "F0.0":
+        report.send(found)
+    transport.close()
+
+
+def _transfer(name: str, channel: TransportChannel, buffer: torch.Tensor, label: str) -> Work:
+    sends, recvs = ({"F0.0": buffer}, {}) if name == "A0.0" else ({}, {"A0.0": buffer})
+    return channel.post(sends, recvs, label)
+
+
+def _bandwidth(name: str, device: str, channel: TransportChannel) -> dict[str, float]:
     found = {}
     for nbytes in (MIB // 16, MIB, 16 * MIB, 128 * MIB):
         buffer = torch.zeros(nbytes, dtype=torch.uint8, device=device)
         for timed in (False, True):
             begin_s = time.perf_counter()
             for number in range(TRANSFERS):
-                sends, recvs = ({"F0.0": buffer}, {}) if name == "A0.0" else ({}, {"A0.0": buffer})
-                channel.post(sends, recvs, f"m{number}").wait()
+                _transfer(name, channel, buffer, f"m{number}").wait()
             torch.cuda.synchronize()
             if timed:
                 found[str(nbytes)] = TRANSFERS * nbytes / (time.perf_counter() - begin_s)
-    if name == "F0.0":
-        report.send(found)
-    transport.close()
+    return found
+
+
+def _overlap(name: str, device: str, channel: TransportChannel) -> dict[str, Any]:
+    """Transfers and products one after the other, and at once; torch raises where the host would
+    wait for the device in between."""
+    buffer = torch.zeros(128 * MIB, dtype=torch.uint8, device=device)
+    square = torch.randn(4096, 4096, dtype=torch.bfloat16, device=device)
+
+    def products(count: int) -> None:
+        for _ in range(count):
+            torch.mm(square, square, out=product)
+
+    def transfers() -> list[Work]:
+        return [_transfer(name, channel, buffer, f"m{number}") for number in range(TRANSFERS)]
+
+    def together() -> None:
+        works = transfers()
+        products(TRANSFERS)
+        for work in works:
+            work.wait()
+
+    def alone() -> None:
+        for work in transfers():
+            work.wait()
+
+    product = torch.empty_like(square)
+    seconds: dict[str, float] = {}
+    host_waits = ""
+    rounds = {"transfer": alone, "compute": lambda: products(TRANSFERS), "both": together}
+    for key, what in (*rounds.items(), *rounds.items()):  # the first round warms up
+        torch.cuda.synchronize()
+        begin_s = time.perf_counter()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            what()
+        except RuntimeError as error:
+            host_waits = str(error)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.synchronize()
+        seconds[key] = time.perf_counter() - begin_s
+    transfer_s, compute_s, both_s = seconds["transfer"], seconds["compute"], seconds["both"]
+    hidden = (transfer_s + compute_s - both_s) / min(transfer_s, compute_s)
+    return {
+        "transfer_s": transfer_s,
+        "compute_s": compute_s,
+        "both_s": both_s,
+        "hidden_share": hidden,
+        "host_waits": host_waits,
+    }
 
 
 def main() -> int:
@@ -118,12 +182,15 @@ def main() -> int:
             "torch": torch.__version__,
             "nccl": list(version),
             "parity": parity(devices),
-            "bytes_per_s": bandwidth(devices),
+            **measured(devices),
         }
     except DisagMoEError as error:
         _say({"ok": False, "reason": str(error)})
         return 1
-    ok = bool(seen["parity"]["ok"]) and bool(seen["bytes_per_s"])
+    overlap = seen.get("overlap", {"host_waits": "no measurement", "hidden_share": 0.0})
+    # ranks that share one GPU share its multiprocessors, too
+    hides = overlap["hidden_share"] > LEAST_HIDDEN or len(devices) == 1
+    ok = bool(seen["parity"]["ok"]) and not overlap["host_waits"] and hides
     _say({"ok": ok, **seen})
     return 0 if ok else 1
 

@@ -22,6 +22,7 @@ from disagmoe.actors.events import (
     ScheduleTuned,
     StepResult,
     StepTraced,
+    devices_of,
 )
 from disagmoe.actors.messages import Started
 from disagmoe.actors.recovery import Cause
@@ -64,11 +65,15 @@ class RunExporter:
                 self.metrics.evaluation(event.loss)
             case RunEnded():
                 self._publish([])  # who watches is not to take the end for a failure
+            case RunPlaced():
+                self.metrics.placed(devices_of(event))
+            case RunResumed():
+                self.metrics.resumed(event.step)
             case RunRestarting():
-                self.metrics.restarted(event.cause)
+                self.metrics.restarting(event.cause, event.step, event.steps_lost)
             case CheckpointSaved():
                 self.metrics.checkpoint_durable(time.time() - event.elapsed_s)
-            case RunPlaced() | RunResumed() | ScheduleTuned() | StepTraced():
+            case ScheduleTuned() | StepTraced():
                 pass  # no metric tells of them
 
     def _started(self, workers: tuple[Started, ...]) -> None:

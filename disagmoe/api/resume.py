@@ -1,5 +1,6 @@
 """Going on from a checkpoint: which one, in which run directory, with which config."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +13,15 @@ from disagmoe.checkpoint.blocks import REMEDY
 from disagmoe.checkpoint.catalogue import SET_ASIDE, complete_steps, names
 from disagmoe.checkpoint.changes import changes, check_same_model, frozen, thawed
 from disagmoe.checkpoint.check import size_problems
-from disagmoe.checkpoint.find import Found, find, folder_of, latest_if_any, run_folder
+from disagmoe.checkpoint.find import Folder, Found, find, folder_of, last_good, run_folder
 from disagmoe.checkpoint.manifest import MANIFEST
 from disagmoe.cluster.join import OWN, Target
 from disagmoe.config.parallel import FIRST_PROFILED, PROFILED
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import CheckpointError, ConfigError
 from disagmoe.storage import Location
+
+log = logging.getLogger(__name__)
 
 AUTO = "auto"
 
@@ -31,6 +34,8 @@ class Resume:
     """The checkpoint; None where `auto` has found none, so that the run begins anew."""
     run_dir: Path | None
     """The directory of the run that goes on in it; None where the run gets one of its own."""
+    news: tuple[str, ...] = ()
+    """Why it is not the last complete checkpoint, where it is not."""
 
 
 def saved_config(resume: str) -> RunConfig:
@@ -47,9 +52,10 @@ def saved_config(resume: str) -> RunConfig:
 def find_resume(resume: str, run_dir: Path | None, config: RunConfig) -> Resume:
     """Find what `--resume` means for a run of `config` in `run_dir`, or in one of its own choice.
 
-    `auto` is the last complete checkpoint of `run_dir`, or of `checkpoint.folder` where the
-    directory is new or not named. Another one is that of the run which is named or which it lies
-    in, and that run goes on, unless `run_dir` is another directory, where a branch begins.
+    `auto` is the last complete checkpoint of `run_dir` that is not damaged, or of
+    `checkpoint.folder` where the directory is new or not named. Another one is that of the run
+    which is named or which it lies in, and that run goes on, unless `run_dir` is another directory,
+    where a branch begins.
 
     Raises:
         ConfigError, CheckpointError, StorageError: there is no such checkpoint, or it is damaged.
@@ -66,14 +72,22 @@ def find_resume(resume: str, run_dir: Path | None, config: RunConfig) -> Resume:
 def _automatic(run_dir: Path | None, config: RunConfig) -> Resume:
     named = config.checkpoint.folder
     if run_dir is not None and holds_run(run_dir):
-        return Resume(latest_if_any(folder_of(Location.parse(str(run_dir)))), run_dir)
+        return _last_good(folder_of(Location.parse(str(run_dir))), run_dir)
     if not named and run_dir is None:
         raise ConfigError(
             "--resume auto looks for checkpoints in the run directory or in checkpoint.folder; "
             "name one of them"
         )
     folder = run_folder(named, str(run_dir))
-    return Resume(latest_if_any(folder_of(folder)), None)
+    return _last_good(folder_of(folder), None)
+
+
+def _last_good(folder: Folder, run_dir: Path | None) -> Resume:
+    found, damages = last_good(folder)
+    news = [f"DAMAGED CHECKPOINT: {damage}" for damage in damages]
+    if damages and found is not None:
+        news.append(f"goes on from the last one that is whole, {found.place}, instead")
+    return Resume(found, run_dir, tuple(news))
 
 
 def continued(
@@ -117,7 +131,9 @@ def goes_on(
 
     Raises CheckpointError, StorageError, DataError as `continued`.
     """
-    found = latest_if_any(folder_of(checkpoints))
+    found, damages = last_good(folder_of(checkpoints))
+    for damage in damages:
+        log.error("damaged checkpoint: %s", damage)
     if found is None or (first is not None and found.manifest.step < first.step):
         return config, first
     config = _as_saved(config, found)

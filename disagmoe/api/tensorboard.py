@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from disagmoe.actors.events import EvalResult, Event, StepResult
+from disagmoe.actors.events import EvalResult, Event, RunRestarting, StepResult
 from disagmoe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ class TensorBoardLog:
     """Event files whose steps are those of the run, counted from 1.
 
     What an earlier part of the run has written from its first step on is hidden by TensorBoard, so
-    that after a resume each step is there once and the axis goes on where the checkpoint was.
+    that after a resume or a restart of workers each step is there once and the axis goes on where
+    the checkpoint was.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -39,6 +40,8 @@ class TensorBoardLog:
             self.step(event)
         elif isinstance(event, EvalResult):
             self.evaluation(event)
+        elif isinstance(event, RunRestarting):
+            self.close()  # the next file begins at the checkpoint
 
     def step(self, result: StepResult) -> None:
         """Log a step."""
@@ -77,3 +80,4 @@ class TensorBoardLog:
         """Write what waits and close the file."""
         if self._writer is not None:
             self._writer.close()
+            self._writer = None

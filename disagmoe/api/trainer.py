@@ -20,6 +20,7 @@ from disagmoe.actors.events import (
     ScheduleTuned,
     StepResult,
     StepTraced,
+    devices_of,
 )
 from disagmoe.actors.messages import ResumePoint
 from disagmoe.api.callback import Callback
@@ -38,7 +39,7 @@ from disagmoe.cluster.session import run_session
 from disagmoe.cluster.signals import deferred, sigterm_raises
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import PlacementError, WorkerError
-from disagmoe.metrics.flops import mfu
+from disagmoe.metrics.peaks import mfu
 from disagmoe.runtime.trace import TRACE_FILE, write_trace
 from disagmoe.storage import Location
 
@@ -127,8 +128,9 @@ class Trainer:
             elapsed_s=time.monotonic() - began_s,
             path=run_dir.path,
         )
-        if result.tokens_per_s is not None:
-            result = replace(result, mfu=mfu(start.config, result.tokens_per_s))
+        if result.tokens_per_s is not None and tally.placed is not None:
+            devices = devices_of(tally.placed)
+            result = replace(result, mfu=mfu(start.config, devices, result.tokens_per_s))
         with deferred():
             run_dir.write_result(result)
         for callback in self._callbacks:
@@ -151,7 +153,7 @@ class Trainer:
             check_unused(checkpoints)
         if found is not None:
             config, point, news = continued(self._config, found, checkpoints, target)
-            return _Start(config, target, checkpoints, point, news)
+            return _Start(config, target, checkpoints, point, [*self._resume.news, *news])
         anew = [f"{checkpoints} holds no complete checkpoint; the run begins anew"]
         config = preflight(self._config, target)
         return _Start(config, target, checkpoints, news=anew if goes_on else [])

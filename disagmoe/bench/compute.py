@@ -16,7 +16,7 @@ from disagmoe.bench.alone import MakeReference
 from disagmoe.bench.apart import Learned, Timed
 from disagmoe.bench.contenders import Alone, Contender, Ours, Trial, best
 from disagmoe.bench.cores import kept_to
-from disagmoe.bench.flops import gemm_flops_per_s, step_flops
+from disagmoe.bench.gemm import gemm_flops_per_s
 from disagmoe.bench.hf_model import check_transformers
 from disagmoe.bench.hf_training import MakeTransformers, gathered_bytes
 from disagmoe.bench.rounds import take_turns
@@ -25,6 +25,7 @@ from disagmoe.cluster.local import LOOPBACK, local_ray
 from disagmoe.config.load import override
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
+from disagmoe.costs.flops import model_flops
 from disagmoe.errors import ConfigError, PlacementError, WorkerError
 from disagmoe.model.precision import TYPES
 from disagmoe.schedule.accounting import Shares
@@ -95,6 +96,7 @@ def compare(
         data = prepare_text(folder, bpe_vocab_size=config.model.vocab_size)
         config = override(config, [f'data.paths=["{data}"]'])
         resolved = resolve(config, cuda=False)
+        length = resolved.train.sequence_length
         rate = gemm_flops_per_s(resolved, TYPES[resolved.train.precision], cores)
         stack.enter_context(local_ray(config.parallel.workers, threads))
         store = StoreServer(LOOPBACK)
@@ -108,7 +110,7 @@ def compare(
         return Outcome(
             config=resolved,
             cores=cores,
-            flops=step_flops(resolved),
+            flops=model_flops(resolved.model, length) * step_tokens(resolved),
             gemm_flops_per_s=rate,
             sides={
                 name: contest.side(name, step_tokens(resolved))

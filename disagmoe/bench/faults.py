@@ -1,6 +1,7 @@
 """A drill: a training in which faults are made to happen, beside one in which they are not.
 
-One run meets all faults but one, which is to end a run of its own: an error that comes back.
+One run meets all faults but one, which is to end a run of its own: an error that comes back. All
+runs share one Ray that is not their own, so that what they leave behind in it is seen.
 """
 
 import contextlib
@@ -8,14 +9,14 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util import list_named_actors
 
 # isort: split
 import psutil
@@ -39,6 +40,9 @@ from disagmoe.api import (
 from disagmoe.bench.drill import EVERY, drill, steps_of
 from disagmoe.checkpoint.find import find
 from disagmoe.cluster.contact import Contact
+from disagmoe.cluster.environment import environment
+from disagmoe.cluster.local import local_ray
+from disagmoe.cluster.nodes import read_holders
 from disagmoe.config.load import parse_run_config
 from disagmoe.data.plan import PrepareOptions
 from disagmoe.data.prepare import prepare
@@ -46,6 +50,8 @@ from disagmoe.data.tokenizer import TokenizerSpec
 
 DETECT_WITHIN_S = 30.0
 _HEARTBEAT_S = 5.0
+_FORGOTTEN_WITHIN_S = 10.0
+_POLL_S = 0.5
 Say = Callable[[str], None]
 
 
@@ -55,7 +61,7 @@ class Outcome:
 
     fault: Injection
     detect_s: float | None
-    """From the fault to when it was known; None for one that needs no restart, or was missed."""
+    """From the fault to when it was known; None for one that was missed."""
     resume_s: float | None
     """From then until all workers are connected again."""
     steps_lost: int
@@ -73,7 +79,7 @@ class Drill:
     truthful_errors: int
     """Faults that ended a run, as they should, with an error that names them."""
     leaks: tuple[str, ...]
-    """Processes that outlived their epoch."""
+    """Processes that outlived their epoch; placement groups and actors that outlived their run."""
     bit_equal: bool
     """Whether all files of the last checkpoint, and losses and norms of all steps, are those of a
     run without the faults that were recovered from."""
@@ -82,20 +88,24 @@ class Drill:
     @property
     def hangs(self) -> int:
         """Faults that were not noticed in time."""
-        return sum(
-            not one.recovered or (one.detect_s or 0.0) > DETECT_WITHIN_S for one in self.outcomes
-        )
+        return sum(one.detect_s is None or one.detect_s > DETECT_WITHIN_S for one in self.outcomes)
+
+    @property
+    def recovered(self) -> int:
+        """Faults that were overcome, by a run that said what they were."""
+        return sum(one.recovered for one in self.outcomes)
 
     @property
     def good(self) -> bool:
         """Whether nothing is wrong."""
-        return not self.hangs and not self.leaks and self.bit_equal and self.truthful_errors == 1
+        overcome = self.recovered == len(self.outcomes) and not self.hangs
+        return overcome and not self.leaks and self.bit_equal and self.truthful_errors == 1
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         return {
             "faults": len(self.outcomes) + 1,
-            "recovered": sum(one.recovered for one in self.outcomes),
+            "recovered": self.recovered,
             "truthful_errors": self.truthful_errors,
             "hangs": self.hangs,
             "leaks": len(self.leaks),
@@ -141,7 +151,7 @@ class _Observer(Callback):
             detect_s=known_s - began_s,
             resume_s=now_s - known_s,
             steps_lost=event.steps_lost,
-            recovered=True,
+            recovered=is_blamed(fault, event.message),
             message=event.message.splitlines()[0],
         )
         self._say(line_of(self.outcomes[fault.number]))
@@ -188,6 +198,20 @@ class _Observer(Callback):
             os.kill(pid, signal.SIGKILL)
 
 
+def is_blamed(fault: Injection, message: str) -> bool:
+    """Whether the `message` of a restart tells of `fault`; NaN is no reason for one."""
+    if fault.kind in ("exception", "memory", "full disk"):
+        words = {
+            "exception": f"drill: fault {fault.number}",
+            "memory": "out of memory",
+            "full disk": "cannot write its",
+        }
+        return message.startswith(fault.worker) and words[fault.kind] in message
+    blamed = {"driver": "the driver has died", "kill": f"{fault.worker} died"}
+    blamed["freeze"] = f"{fault.worker} has answered nothing"
+    return fault.kind in blamed and message.startswith(blamed[fault.kind])
+
+
 def run_drill(seed: int, count: int, folder: Path, say: Say) -> Drill:
     """Meet `count` faults, the last of them in a run of its own, which it ends."""
     began_s = time.monotonic()
@@ -196,24 +220,42 @@ def run_drill(seed: int, count: int, folder: Path, say: Say) -> Drill:
     plan = drill(seed, count - 1, workers)
     config = config_of(data, steps_of(plan))
     nan = [one for one in plan if one.kind == "nan"]
-    say(f"undisturbed run of {config.train.steps} steps")
-    _run(config, folder / "undisturbed", nan, lambda _: None)
-    say(f"run with {len(plan)} faults")
-    observer = _run(config, folder / "disturbed", plan, say)
-    outcomes = [observer.outcomes.get(one.number) or _missed(one) for one in plan]
-    say("run that meets the same error twice")
-    truthful = _ends_truthfully(config_of(data, 6), folder / "ended", workers[0])
-    children = psutil.Process().children(recursive=True)
-    own = [f"{child.pid}: {' '.join(child.cmdline())}" for child in children]
-    leaks = [*observer.leaks, *(text for text in own if "ray" in text)]
+    faults = folder / "faults"
+    # workers have the environment that their Ray was started with
+    with environment({DRILL_VARIABLE: str(faults)}), local_ray(len(workers), 1):
+        say(f"undisturbed run of {config.train.steps} steps")
+        _run(config, folder / "undisturbed", nan, faults, lambda _: None)
+        say(f"run with {len(plan)} faults")
+        observer = _run(config, folder / "disturbed", plan, faults, say)
+        say("run that meets the same error twice")
+        ended = folder / "ended"
+        truthful = _ends_truthfully(config_of(data, 6), ended, faults, workers[0])
+        left_in_ray = _left_in_ray()
     return Drill(
         seed=seed,
-        outcomes=tuple(outcomes),
+        outcomes=tuple(observer.outcomes.get(one.number) or _missed(one) for one in plan),
         truthful_errors=int(truthful),
-        leaks=tuple(leaks),
+        leaks=(*observer.leaks, *left_in_ray, *_left_processes()),
         bit_equal=_same(folder / "undisturbed", folder / "disturbed"),
         elapsed_s=time.monotonic() - began_s,
     )
+
+
+def _left_in_ray() -> list[str]:
+    """What the runs have left in Ray, which may take a moment to forget it."""
+    end_s = time.monotonic() + _FORGOTTEN_WITHIN_S
+    while True:
+        groups = [str(holder) for holders in read_holders().values() for holder in holders]
+        actors = [f"actor {one['name']}" for one in list_named_actors(all_namespaces=True)]
+        if not groups + actors or time.monotonic() > end_s:
+            return groups + actors
+        time.sleep(_POLL_S)
+
+
+def _left_processes() -> list[str]:
+    children = psutil.Process().children(recursive=True)
+    texts = [f"{child.pid}: {' '.join(child.cmdline())}" for child in children]
+    return [text for text in texts if "ray" in text]
 
 
 def _missed(fault: Injection) -> Outcome:
@@ -254,7 +296,7 @@ def config_of(data: str, steps: int) -> RunConfig:
             "train": {"steps": steps, "global_batch_size": 8, "sequence_length": 32},
             "data": {"paths": [data]},
             "cluster": {
-                "address": "local",
+                "address": "auto",
                 "device": "cpu",
                 "heartbeat_timeout_s": _HEARTBEAT_S,
                 "step_timeout_s": 60.0,
@@ -280,22 +322,22 @@ def _data(folder: Path) -> str:
     return out
 
 
-def _run(config: RunConfig, run_dir: Path, plan: Sequence[Injection], say: Say) -> _Observer:
-    folder = run_dir.with_name(f"{run_dir.name}-drill")
-    write_plan(folder, plan)
-    observer = _Observer(plan, folder, say)
-    with _environment(DRILL_VARIABLE, str(folder)):
-        Trainer(config, run_dir=run_dir, callbacks=[observer]).fit()
+def _run(
+    config: RunConfig, run_dir: Path, plan: Sequence[Injection], faults: Path, say: Say
+) -> _Observer:
+    write_plan(faults, plan)
+    observer = _Observer(plan, faults, say)
+    Trainer(config, run_dir=run_dir, callbacks=[observer]).fit()
     return observer
 
 
-def _ends_truthfully(config: RunConfig, run_dir: Path, worker: str) -> bool:
+def _ends_truthfully(config: RunConfig, run_dir: Path, faults: Path, worker: str) -> bool:
     """Whether a run ends with the error that comes at the same step each time, and says so."""
     fault = Injection(
         number=0, kind="exception", phase="forward", worker=worker, step=4, again=True
     )
     try:
-        _run(config, run_dir, [fault], lambda _: None)
+        _run(config, run_dir, [fault], faults, lambda _: None)
     except RunFailedError as error:
         text, restarts = str(error), error.result.restarts
         named = text.startswith(f"{worker} failed at instruction") and "drill: fault 0" in text
@@ -317,15 +359,6 @@ def _numbers(run_dir: Path) -> list[tuple[Any, ...]]:
     lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     keys = ("step", "loss", "grad_norm", "skipped")
     return [tuple(json.loads(line)[key] for key in keys) for line in lines]
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
 
 
 def line_of(outcome: Outcome) -> str:

@@ -14,7 +14,7 @@ from disagmoe.config.run import RunConfig
 from disagmoe.data.batch import Batch
 from disagmoe.data.source import FixedSource
 from disagmoe.errors import WorkerError
-from disagmoe.runtime.step import peak_memory_bytes
+from disagmoe.runtime.memory import peak_memory_bytes
 from disagmoe.runtime.threads import ThreadedRun
 
 _TIMEOUT_S = 600.0

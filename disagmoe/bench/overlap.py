@@ -33,10 +33,10 @@ from disagmoe.schedule.layout import Side
 
 Say = Callable[[str], None]
 
-_HOSTS = 2
+HOSTS = 2
 _LEAST_MBIT = 10.0
 """What Ray's own messages and the calls of the driver need to be nothing beside the run's."""
-_DEEP = 8
+DEEP = 8
 """Micro-batches in flight that are tried beside the usual number and all of them."""
 _NEAR = 0.01
 """How near the exposed share of plain expert parallelism must come to the one asked for."""
@@ -141,21 +141,38 @@ def stage(systems: Sequence[System], example: Path, folder: Path) -> Iterator[St
     with ExitStack() as stack:
         data = prepare_text(folder)
         base = load_run_config(example, [f'data.paths=["{data}"]'])
-        network = stack.enter_context(host_network(_HOSTS))
-        nodes = stack.enter_context(ray_nodes(network.hosts, _resources(network, systems)))
+        network, nodes = stack.enter_context(hosts_up(len(systems)))
+        rigs = stack.enter_context(rigs_of(systems, base, network, folder))
+        yield Stage(network, nodes, rigs, data)
+
+
+@contextmanager
+def hosts_up(systems: int) -> Iterator[tuple[HostNetwork, list[Node]]]:
+    """Build hosts with a Ray node on each, for the workers of so many systems at once.
+
+    Raises PlacementError when this machine cannot be several hosts.
+    """
+    with (
+        host_network(HOSTS) as network,
+        ray_nodes(network.hosts, _resources(network, systems)) as nodes,
         # the driver lives on the first host, and takes its time from it
-        stack.enter_context(kept_to({nodes[0].core}))
-        rigs = {
+        kept_to({nodes[0].core}),
+    ):
+        yield network, nodes
+
+
+@contextmanager
+def rigs_of(
+    systems: Sequence[System], base: RunConfig, network: HostNetwork, folder: Path
+) -> Iterator[dict[str, Rig]]:
+    """Reserve nodes for the workers of all `systems`, by their names."""
+    with ExitStack() as stack:
+        yield {
             system.name: stack.enter_context(
-                rig(
-                    _config(base, system, []),
-                    network.hosts[0].address,
-                    folder / system.name,
-                )
+                rig(config_of(base, system, []), network.hosts[0].address, folder / system.name)
             )
             for system in systems
         }
-        yield Stage(network, nodes, rigs, data)
 
 
 def compare(
@@ -192,17 +209,18 @@ def exposed_share(sample: Sample) -> float:
     return statistics.fmean(share.exposed_communication for share in sample.shares)
 
 
-def _resources(network: HostNetwork, systems: Sequence[System]) -> list[dict[str, float]]:
+def _resources(network: HostNetwork, systems: int) -> list[dict[str, float]]:
     """The last half of the hosts is for experts; all of them are for all colocated systems."""
-    count, colocated = len(network.hosts), float(len(systems))
+    count, colocated = len(network.hosts), float(systems)
     sides = [Side.ATTENTION] * (count - count // 2) + [Side.EXPERT] * (count // 2)
     return [
         {NODE_RESOURCES[side]: 1.0, NODE_RESOURCES[Side.COLOCATED]: colocated} for side in sides
     ]
 
 
-def _config(base: RunConfig, system: System, sets: Sequence[str]) -> RunConfig:
-    return resolve(override(base, [*system.settings(_HOSTS), *sets]), cuda=False)
+def config_of(base: RunConfig, system: System, sets: Sequence[str]) -> RunConfig:
+    """Return `base` for `system` on all hosts, with `sets` applied and everything resolved."""
+    return resolve(override(base, [*system.settings(HOSTS), *sets]), cuda=False)
 
 
 def _find_rate(scenario: Scenario, base: RunConfig, stage: Stage, say: Say) -> float:
@@ -210,8 +228,8 @@ def _find_rate(scenario: Scenario, base: RunConfig, stage: Stage, say: Say) -> f
     stage.network.limit(None)
     plain = next(system for system in scenario.systems if system.name == EP_1F1B)
     # the fewest exchanges to wait for
-    size = max(plain.micro_batch_sizes(_HOSTS, scenario.micro_batches))
-    stage.rigs[EP_1F1B].set_up(_config(base, plain, [size_setting(size)]))
+    size = max(plain.micro_batch_sizes(HOSTS, scenario.micro_batches))
+    stage.rigs[EP_1F1B].set_up(config_of(base, plain, [size_setting(size)]))
     stage.step(EP_1F1B)
     load = load_of([stage.step(EP_1F1B), stage.step(EP_1F1B)])
     rate_mbit = max(rate_mbit_for(load, scenario.exposed_share), _LEAST_MBIT)
@@ -229,7 +247,7 @@ def _find_rate(scenario: Scenario, base: RunConfig, stage: Stage, say: Say) -> f
 def _tune(system: System, scenario: Scenario, base: RunConfig, stage: Stage, say: Say) -> Tuned:
     """Set `system` up with the micro-batch size whose step takes least, each size planned on costs
     that were measured for it."""
-    sizes = system.micro_batch_sizes(_HOSTS, scenario.micro_batches)
+    sizes = system.micro_batch_sizes(HOSTS, scenario.micro_batches)
     tried = [_plan(system, size, base, stage) for size in sizes]
     seconds = [_try(system, tuned, base, stage) for tuned in tried]
     best = tried[seconds.index(min(seconds))]
@@ -248,7 +266,7 @@ def _tune(system: System, scenario: Scenario, base: RunConfig, stage: Stage, say
 
 def _try(system: System, tuned: Tuned, base: RunConfig, stage: Stage) -> float:
     """Set `system` up as `tuned`, and return what its first step takes, in seconds."""
-    stage.rigs[system.name].set_up(_config(base, system, tuned.settings))
+    stage.rigs[system.name].set_up(config_of(base, system, tuned.settings))
     return stage.step(system.name).step_s
 
 
@@ -257,13 +275,13 @@ def _plan(system: System, size: int, base: RunConfig, stage: Stage) -> Tuned:
     in flight as is best."""
     rig = stage.rigs[system.name]
     traced = ["trace.first_step=0", "trace.steps=1"]
-    rig.set_up(_config(base, system, [size_setting(size), *traced]))
+    rig.set_up(config_of(base, system, [size_setting(size), *traced]))
     costs = measured_costs([rig.step()])
-    request = programs_for(_config(base, system, [size_setting(size)]))
+    request = programs_for(config_of(base, system, [size_setting(size)]))
     count = request.spec.micro_batches
     plans = [
         replace(request, in_flight=in_flight, costs=costs).build()
-        for in_flight in sorted({request.in_flight, min(_DEEP, count), count})
+        for in_flight in sorted({request.in_flight, min(DEEP, count), count})
     ]
     best = min(plans, key=lambda plan: plan.timeline.makespan)
     return Tuned(micro_batch_size=size, costs=costs, compiled=best)

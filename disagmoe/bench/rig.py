@@ -130,9 +130,9 @@ def rig(config: RunConfig, address: str, folder: Path) -> Iterator[Rig]:
     workers = workers_by_side(config.parallel)
     asked = bundles(workers, dict.fromkeys(workers, NodeShape(workers=1)), gpus_per_worker=0.0)
     run_id = f"bench-{folder.name}"
-    with placed(asked, ray_name(run_id)) as places:
+    with placed(asked, ray_name(run_id)) as own:
         store = StoreServer(address)
-        made = Rig(places, store, folder, run_id)
+        made = Rig(own.places, store, folder, run_id)
         try:
             yield made
         finally:

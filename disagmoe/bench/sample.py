@@ -46,6 +46,8 @@ class Sample:
     """What became of each worker's time, in the order of hosts."""
     links: tuple[LinkBytes, ...]
     cpu: CpuSeconds
+    memory_bytes: Mapping[str, int]
+    """Largest memory of each worker's process so far."""
 
     @property
     def link_bytes(self) -> float:
@@ -73,6 +75,7 @@ def observe(rig: Rig, network: HostNetwork, nodes: Sequence[Node]) -> Sample:
         shares=shares,
         links=tuple(late - early for early, late in zip(before, after, strict=True)),
         cpu=meter.read(),
+        memory_bytes={name: one.peak_memory_bytes for name, one in done.reports.items()},
     )
 
 

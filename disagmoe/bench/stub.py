@@ -50,6 +50,7 @@ class StubRuntime:
         self._world: TransportChannel | None = None
         self.stopwatch = Stopwatch()
         self.interpreter = SimpleNamespace(progressed_at_s=-1.0)
+        self.sending: tuple[str, ...] = ()
 
     def connect(self) -> None:
         """Open the channel of all workers."""

@@ -4,10 +4,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from disagmoe.checkpoint.blocks import REMEDY
 from disagmoe.checkpoint.catalogue import complete_steps, names, step_of, step_place
+from disagmoe.checkpoint.check import size_problems
 from disagmoe.checkpoint.manifest import MANIFEST, Manifest, read_manifest
 from disagmoe.config.tomlread import read_toml
-from disagmoe.errors import CheckpointError, ConfigError
+from disagmoe.errors import CheckpointDamaged, CheckpointError, ConfigError
 from disagmoe.storage import Location
 
 RUN_FOLDER = "checkpoints"
@@ -84,10 +86,31 @@ def _asked_for(text: str) -> tuple[Folder, int | None]:
     return folder_of(place.parent), own_step
 
 
-def latest_if_any(folder: Folder) -> Found | None:
-    """Return the last complete checkpoint of `folder`, or None."""
-    steps = complete_steps(folder.place)
-    return _last(folder, steps) if steps else None
+def last_good(folder: Folder) -> tuple[Found | None, list[str]]:
+    """Return the last complete checkpoint of `folder` that is whole, None where none is complete;
+    and what is wrong with later ones. Manifests and sizes are looked at; loading checks all bytes.
+
+    Raises:
+        CheckpointDamaged: there are complete ones, and each is damaged.
+        CheckpointError: one is of another version, or cannot be read.
+    """
+    steps, damages = complete_steps(folder.place), list[str]()
+    for step in reversed(steps):
+        place = step_place(folder.place, step)
+        try:
+            found = Found(folder, read_manifest(place))
+        except CheckpointDamaged as error:
+            damages.append(str(error))
+            continue
+        problems = size_problems(place, found.manifest)
+        if not problems:
+            return found, damages
+        damages += problems
+    if steps:
+        raise CheckpointDamaged(
+            "\n".join([f"{folder.place}: all its checkpoints are damaged", *damages, REMEDY])
+        )
+    return None, []
 
 
 def _last(folder: Folder, steps: Sequence[int]) -> Found:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from disagmoe.checkpoint.slices import Shape
 from disagmoe.config.base import Section
 from disagmoe.config.run import RunConfig
-from disagmoe.errors import CheckpointError, StorageError
+from disagmoe.errors import CheckpointDamaged, CheckpointError, StorageError
 from disagmoe.storage import Location, reason_of
 
 FORMAT_VERSION = 1
@@ -115,7 +115,8 @@ class Manifest(Section):
 def read_manifest(place: Location) -> Manifest:
     """Read and check the manifest of the checkpoint in the directory `place`.
 
-    Raises CheckpointError when it is missing, broken, or of another version.
+    Raises CheckpointError when it is missing or of another version, CheckpointDamaged when it is
+    broken.
     """
     file = place / MANIFEST
     try:
@@ -133,7 +134,7 @@ def read_manifest(place: Location) -> Manifest:
         if version == FORMAT_VERSION:
             return Manifest.model_validate_json(content)
     except (ValueError, KeyError, TypeError) as error:  # pydantic's are ValueErrors
-        raise CheckpointError(
+        raise CheckpointDamaged(
             f"{file}: is damaged ({error}); restore it from a copy, or use another checkpoint"
         ) from error
     raise CheckpointError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from disagmoe.cli.results import stdout_for_results
 from disagmoe.config.load import load_run_config
 from disagmoe.units import format_bytes
 
@@ -66,6 +67,7 @@ def overlap(
     comparisons: list[Comparison] = []
     with (
         sigterm_raises(),
+        stdout_for_results(),
         temporary_folder() as scratch,
         stage(systems, folder / scenarios[0].config, Path(scratch)) as up,
     ):
@@ -90,7 +92,7 @@ def driver(
     from disagmoe.cluster.local import temporary_folder
     from disagmoe.cluster.signals import sigterm_raises
 
-    with sigterm_raises(), temporary_folder() as folder:
+    with sigterm_raises(), stdout_for_results(), temporary_folder() as folder:
         cost = measure(workers, steps, Path(folder))
     _say(
         f"{cost.workers} workers, {cost.steps} steps: {cost.step_overhead_ms:.2f} ms over 100 ms "
@@ -116,7 +118,7 @@ def faults(
     from disagmoe.cluster.local import temporary_folder
     from disagmoe.cluster.signals import sigterm_raises
 
-    with sigterm_raises(), temporary_folder() as folder:
+    with sigterm_raises(), stdout_for_results(), temporary_folder() as folder:
         found = run_drill(seed, count, Path(folder), _say)
     told = found.to_dict()
     keys = ("faults", "recovered", "truthful_errors", "hangs", "leaks", "bit_equal")
@@ -169,6 +171,45 @@ def compute(
     _say("\n".join(_compute_table(outcome)))
     figures = all_figures(outcome, rounds) if as_json else None
     _conclude(checks(outcome), figures)
+
+
+@app.command()
+def predict(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer rates and scenarios, smaller batches.")
+    ] = False,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, help="Measured steps of each system.")
+    ] = QUICK_ROUNDS,
+    configs: Annotated[
+        Path | None, typer.Option("--configs", help="Folder with the run configs of scenarios.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Predict steps and memory on the hosts of `bench overlap`, then measure them.
+
+    Calibrates this machine first: ops one by one, and a link at a rate that no case has. Then every
+    layout is simulated, and trained with its best settings by the simulation. Needs root and
+    iproute2. Exits with 1 when an error is larger than it should be.
+    """
+    from disagmoe.bench.predict import conditions
+    from disagmoe.bench.predict import predict as cases_of
+    from disagmoe.bench.predict_verdict import as_json as all_figures
+    from disagmoe.bench.predict_verdict import checks
+    from disagmoe.bench.scenarios import configs_folder
+    from disagmoe.cluster.local import temporary_folder
+    from disagmoe.cluster.signals import sigterm_raises
+
+    every = conditions(quick=quick)
+    with sigterm_raises(), temporary_folder() as scratch:
+        cases = list(cases_of(every, configs or configs_folder(), rounds, Path(scratch), _say))
+    figures = all_figures(cases, rounds)
+    _say(
+        f"steps: error {figures['median_error']:.1%} median, {figures['worst_error']:.1%} worst; "
+        f"memory: {figures['memory_median_error']:.1%} median; the predicted best layouts are at "
+        f"most {figures['pick_regret']:.1%} slower than the measured best"
+    )
+    _conclude(checks(cases), figures if as_json else None)
 
 
 def _compute_table(outcome: "Outcome") -> list[str]:

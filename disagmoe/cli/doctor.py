@@ -32,12 +32,16 @@ def doctor(
         str,
         typer.Option("--address", metavar="auto|local|HOST:PORT", help="Ray to look at."),
     ] = "",
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Demand what training on GPUs needs: CUDA, cupy, RDMA.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check versions, GPUs, NCCL, ports, shared memory, Ray and its nodes; say what to do.
 
     Looks at the Ray that a run here would use: that of `--address`, of the config or of
-    RAY_ADDRESS. With `--config` it says whether its nodes can hold that run. Exit codes: 0 nothing
+    RAY_ADDRESS. With `--config` it says whether its nodes can hold that run. With `--gpu` a machine
+    without GPU or cupy is a problem. Exit codes: 0 nothing
     is in the way, 1 something is, 2 the config cannot be used.
     """
     named = [f"cluster.address={format_value(address)}"] if address else []
@@ -46,7 +50,7 @@ def doctor(
     run = load_run_config(config, [*(sets or ()), *named]) if config else None
     cluster = (run or override(STARTER, named)).cluster
     findings: list[Finding] = []
-    for finding in _findings(cluster, run):
+    for finding in _findings(cluster, run, gpu=gpu):
         findings.append(finding)
         if not as_json:
             for line in lines(finding):
@@ -57,7 +61,7 @@ def doctor(
         raise typer.Exit(PROBLEMS)
 
 
-def _findings(cluster: ClusterConfig, run: RunConfig | None) -> Iterator["Finding"]:
+def _findings(cluster: ClusterConfig, run: RunConfig | None, *, gpu: bool) -> Iterator["Finding"]:
     """Versions, then what takes torch and Ray to see, unless these are missing or too old."""
     from disagmoe.doctor.versions import version_findings
 
@@ -68,7 +72,7 @@ def _findings(cluster: ClusterConfig, run: RunConfig | None) -> Iterator["Findin
     if fit:  # these take seconds to load
         from disagmoe.doctor.examine import examine
 
-        yield from examine(cluster, run)
+        yield from examine(cluster, run, gpu=gpu)
 
 
 def lines(finding: "Finding") -> Iterator[str]:

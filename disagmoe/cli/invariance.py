@@ -30,18 +30,22 @@ def invariance(
     Trains 3 steps of the model under many layouts (micro-batches, groups, workers, depth in flight,
     schedule, dedupe; threads and gloo processes) and compares losses, every gradient, the global
     norm, parameters and routing with training in one process: in fp64 and fp32, and bit for bit
-    where only depth, schedule or transport differ. Exits with 1 if any layout is off.
+    where only depth, schedule or transport differ. Layouts that the model cannot have are left out
+    and named. Exits with 1 if any other is off.
     """
     # torch takes seconds to import, which `disagmoe --help` should not pay
     import torch
 
-    from disagmoe.runtime.invariance.layouts import cases
+    from disagmoe.runtime.invariance.layouts import cases, fitting
     from disagmoe.runtime.invariance.parallel import run_divided
 
     run = load_run_config(config, sets or ())
     torch.set_num_threads(1)
+    tried, left_out = fitting(run, cases())
+    for case, why in left_out.items():
+        print(f"left out: {case.name}: {why}", file=sys.stderr)
     print(_HEADER, file=sys.stderr)
-    verdict = run_divided(run, cases(), _report, jobs)
+    verdict = run_divided(run, tried, _report, jobs)
     _summary(verdict)
     if as_json:
         print(json.dumps(verdict.as_json()))

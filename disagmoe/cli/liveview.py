@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from disagmoe.api import EvalResult, RunConfig, StepResult
+from disagmoe.api import EvalResult, RunConfig, RunRestarting, StepResult
 from disagmoe.schedule.accounting import Shares
 from disagmoe.units import format_bytes, format_count, format_seconds
 
@@ -49,11 +49,14 @@ class LiveState:
     heard_s: float | None = None
     """When the last step or evaluation came; None before the first."""
     warnings: tuple[str, ...] = ()
+    restarting_since_s: float | None = None
+    """Since when workers are being started again; None while they work."""
 
     def step(self, step: StepResult, now_s: float) -> None:
         """Take in a step."""
         self.steps = (*self.steps, step)[-_KEPT:]
         self.heard_s = now_s
+        self.restarting_since_s = None
         if step.skipped:
             self._warn(f"step {step.step + 1}: no update, because {step.skipped}")
         worst = max(step.expert_load)
@@ -65,6 +68,12 @@ class LiveState:
 
     def _warn(self, text: str) -> None:
         self.warnings = (*self.warnings, text)[-_WARNINGS:]
+
+    def restarting(self, restarting: RunRestarting, now_s: float) -> None:
+        """Forget what will be done again, and say so."""
+        self.steps = tuple(step for step in self.steps if step.step < restarting.step)
+        self.restarting_since_s = now_s
+        self._warn(f"back to step {restarting.step}: {restarting.message.partition(chr(10))[0]}")
 
     def evaluation(self, evaluation: EvalResult, now_s: float) -> None:
         """Take in an evaluation."""
@@ -92,6 +101,8 @@ def _title(state: LiveState) -> Text:
 
 def _body(state: LiveState, now_s: float, marks: Marks) -> Iterator[Text]:
     if not state.steps:
+        if state.restarting_since_s is not None:
+            return  # the warnings say it
         yield Text(f"starting workers, {format_seconds(now_s - state.began_s)}")
         return
     last, lately = state.steps[-1], state.steps[-_LATELY:]
@@ -140,7 +151,10 @@ def _group(group: str, shares: Shares, marks: Marks) -> Text:
 def _warnings(state: LiveState, now_s: float) -> Iterator[Text]:
     for warning in state.warnings:
         yield Text(f"! {warning}", style="yellow")
-    if state.steps and state.heard_s is not None:
+    if state.restarting_since_s is not None:
+        since = format_seconds(now_s - state.restarting_since_s)
+        yield Text(f"! workers are being started again, {since}", style="bold red")
+    elif state.steps and state.heard_s is not None:
         usual_s = statistics.median(step.step_s for step in state.steps)
         silent_s = now_s - state.heard_s
         if silent_s > max(_SILENT_S, _SILENT_STEPS * usual_s):

@@ -8,12 +8,14 @@ import typer
 
 from disagmoe import __version__
 from disagmoe.cli import bench, checkpoint, config, dashboards, data, hf, schedule
+from disagmoe.cli.calibrate import calibrate
 from disagmoe.cli.doctor import doctor
 from disagmoe.cli.evaluate import evaluate
 from disagmoe.cli.inquiry import status, stop
 from disagmoe.cli.invariance import invariance
 from disagmoe.cli.plan import plan
 from disagmoe.cli.report import report
+from disagmoe.cli.reproduce import reproduce
 from disagmoe.cli.simulate import simulate
 from disagmoe.cli.train import train
 from disagmoe.errors import (
@@ -41,11 +43,13 @@ app.add_typer(dashboards.app, name="dashboards")
 app.add_typer(data.app, name="data")
 app.add_typer(hf.app, name="hf")
 app.add_typer(schedule.app, name="schedule")
+app.command()(calibrate)
 app.command()(doctor)
 app.command()(evaluate)
 app.command()(invariance)
 app.command()(plan)
 app.command()(report)
+app.command()(reproduce)
 app.command()(simulate)
 app.command()(status)
 app.command()(stop)

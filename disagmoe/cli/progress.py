@@ -102,6 +102,8 @@ class ShowProgress(Callback):
 
     def on_restart(self, restarting: RunRestarting) -> None:
         """Say what happened and what follows."""
+        if self._state is not None:
+            self._state.restarting(restarting, self._now())
         self._say(restart_line(restarting))
 
     def on_step(self, step: StepResult) -> None:

@@ -23,7 +23,9 @@ def simulate(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Folder for simulation.json, timeline.png and timeline_begin.png."
+            "--out",
+            help="Folder for simulation.json, timeline.png, timeline_begin.png, and trace.json.gz "
+            "for Perfetto.",
         ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -33,6 +35,7 @@ def simulate(
     from disagmoe.planner.auto import divided
     from disagmoe.schedule.drawing import save
     from disagmoe.simulator.chart import chart_of
+    from disagmoe.simulator.perfetto import write_trace
     from disagmoe.simulator.report import as_json, as_text
     from disagmoe.simulator.simulate import simulate as simulate_config
 
@@ -46,6 +49,7 @@ def simulate(
         out.mkdir(parents=True, exist_ok=True)
         (out / "simulation.json").write_text(found + "\n", encoding="utf-8")
         chart = chart_of(result, _headline(run))
+        write_trace(chart, out / "trace.json.gz")
         save(chart, out / "timeline.png", start=0.0, end=None)
         save(chart, out / "timeline_begin.png", start=0.0, end=_DRAWN * result.makespan_s)
     typer.echo(found if json_ else f"{_headline(run)}\n{as_text(result)}")

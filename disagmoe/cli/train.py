@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from disagmoe.cli.results import stdout_for_results
 from disagmoe.cluster.signals import TERMINATED, sigterm_raises
 from disagmoe.config.load import load_run_config, override
 from disagmoe.config.rules import warnings
@@ -87,12 +88,13 @@ def _fit(config: RunConfig, run_dir: Path | None, resume: str | None, as_json: b
 
     class PrintJson(Callback):
         def on_end(self, result: Result) -> None:
-            typer.echo(result.to_json())
+            typer.echo(result.to_json(), file=stdout)
 
     callbacks: list[Callback] = [ShowProgress(stderr_console())]
     if as_json:
         callbacks.append(PrintJson())
-    result = Trainer(config, run_dir=run_dir, resume=resume, callbacks=callbacks).fit()
+    with stdout_for_results() as stdout:
+        result = Trainer(config, run_dir=run_dir, resume=resume, callbacks=callbacks).fit()
     if result.status == "stopped":  # by `disagmoe stop`; signals end this process themselves
         raise typer.Exit(TERMINATED)
 

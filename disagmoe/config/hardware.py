@@ -7,20 +7,27 @@ from pydantic import Field
 from disagmoe.config.base import Section
 
 MachineName = Literal["a100", "h100", "h800", "h20", "h200", "b200", "cpu"]
+MACHINE_FILE = ".json"
+"""Ending of the name of a file that `disagmoe calibrate` writes."""
 
 
 class HardwareConfig(Section):
     """What `simulate` takes a worker and its network to be, since it may run elsewhere; `train`
     does not read it."""
 
-    attention_machine: MachineName = "h800"
-    """Machine of an attention worker: a GPU, or one core of a server (`cpu`)."""
-    expert_machine: Literal["same", MachineName] = "same"
-    """Machine of an expert worker, where it is another."""
-    calibration: Literal["usual", "h800-kernel", "h800-paperfit", "cpu-kernel"] = "usual"
+    attention_machine: str = "h800"
+    """Machine of an attention worker: `a100`, `h100`, `h800`, `h20`, `h200`, `b200`, one core of a
+    server (`cpu`), or a file that `disagmoe calibrate --out NAME.json` has written on such a
+    machine."""
+    expert_machine: str = "same"
+    """Machine of an expert worker, likewise, or the `same`."""
+    calibration: Literal[
+        "usual", "h800-kernel", "h800-paperfit", "h800-paperstep", "cpu-kernel"
+    ] = "usual"
     """Share of data sheets that is reached: `h800-kernel` from measured kernels and links,
-    `h800-paperfit` from what the DisagMoE paper reports, `cpu-kernel` for cores; the `usual` one is
-    the first, and the last for `cpu`."""
+    `h800-paperfit` from what the DisagMoE paper reports (`h800-paperstep`: the same figure, read as
+    a whole step), `cpu-kernel` for cores; the `usual` one is the first, the last for `cpu`, and
+    what was measured for a file of `disagmoe calibrate`."""
     workers_per_node: int = Field(default=8, ge=1)
     """Workers on one host, which reach each other without the network."""
     mixed_nodes: bool = False

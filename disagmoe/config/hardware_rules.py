@@ -1,15 +1,38 @@
 """What must hold between the machines of a simulation and the layout."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from disagmoe.config.hardware import HardwareConfig
+from disagmoe.config.catalogue import join_words
+from disagmoe.config.hardware import MACHINE_FILE, HardwareConfig, MachineName
 from disagmoe.config.parallel import COLOCATED, ParallelConfig
 from disagmoe.config.phrases import span
 from disagmoe.config.tomlwrite import format_value
 
 if TYPE_CHECKING:  # run.py uses these rules
     from disagmoe.config.run import RunConfig
+
+
+def machines_are_known(config: "RunConfig") -> Iterator[str]:
+    """`hardware.attention_machine` and `hardware.expert_machine` are known machines, or files of
+    `disagmoe calibrate`, which have a `hardware.calibration` of their own."""
+    hardware = config.hardware
+    known = list(get_args(MachineName))
+    for name, also in (("attention_machine", []), ("expert_machine", ["same"])):
+        machine = getattr(hardware, name)
+        if machine.endswith(MACHINE_FILE):
+            if hardware.calibration != "usual":
+                yield (
+                    f"hardware.calibration = {format_value(hardware.calibration)}, but "
+                    f"hardware.{name} = {format_value(machine)} says itself what was measured; use "
+                    'calibration "usual"'
+                )
+        elif machine not in known + also:
+            yield (
+                f"hardware.{name} = {format_value(machine)} is no machine that is known; use "
+                f"{join_words([format_value(one) for one in also + known])}, or a file that "
+                f"`disagmoe calibrate --out NAME{MACHINE_FILE}` has written on one"
+            )
 
 
 def colocated_machines_match(config: "RunConfig") -> Iterator[str]:

@@ -18,9 +18,11 @@ class MetricsConfig(Section):
     alone."""
     attention_peak_flops: float = Field(default=0.0, ge=0)
     """Peak FLOP/s of one attention worker's device in the precision of the run, without sparsity;
-    MFU is measured against the peaks of both sides. 0: not known, no MFU."""
+    MFU is measured against the peaks of both sides. 0: what the data sheet says of its GPU; cores
+    and GPUs that are not known have no MFU then."""
     expert_peak_flops: float = Field(default=0.0, ge=0)
-    """Peak FLOP/s of one expert worker's device. 0: not known, no MFU."""
+    """Peak FLOP/s of one expert worker's device, likewise; colocated workers are those of
+    attention."""
     link_bytes_per_s: float = Field(default=0.0, ge=0)
     """Bytes per second that one worker can send over its share of the network, the roof in the
     dashboard of bandwidths. 0: not known, no roof."""

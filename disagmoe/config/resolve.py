@@ -83,7 +83,9 @@ def _resolve_parallel(config: RunConfig) -> ParallelConfig:
     filled = parallel.model_copy(update=update)
     if filled.profile == "on":
         return filled
-    depth = depth_in_flight(filled, config.micro_batches)
+    depth = depth_in_flight(
+        filled, config.micro_batches, all_of_step=config.train.loss.balances_step
+    )
     return filled.model_copy(update={"in_flight": depth})
 
 
@@ -104,11 +106,15 @@ def _profile_pays(config: RunConfig) -> bool:
     )
 
 
-def depth_in_flight(parallel: ParallelConfig, micro_batches: int) -> int:
+def depth_in_flight(
+    parallel: ParallelConfig, micro_batches: int, *, all_of_step: bool = False
+) -> int:
     """Return the micro-batches in flight of a resolved section: `in_flight`, or where it is still 0
-    what its costs ask for."""
+    all of them, where the loss asks for that, else what its costs ask for."""
     if parallel.in_flight:
         return parallel.in_flight
+    if all_of_step:
+        return micro_batches
     if parallel.one_by_one:
         return 1
     depth = ring_depth(

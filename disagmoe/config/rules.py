@@ -4,11 +4,16 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from disagmoe.config.balance_rules import BALANCE_RULES
 from disagmoe.config.catalogue import join_words
 from disagmoe.config.cluster_rules import CLUSTER_RULES
 from disagmoe.config.costs import USUAL
 from disagmoe.config.families import TRAITS
-from disagmoe.config.hardware_rules import colocated_machines_match, slow_worker_is_there
+from disagmoe.config.hardware_rules import (
+    colocated_machines_match,
+    machines_are_known,
+    slow_worker_is_there,
+)
 from disagmoe.config.hosts import hosts_are_those_of_the_cluster
 from disagmoe.config.model_rules import MODEL_RULES
 from disagmoe.config.parallel import COLOCATED, FIRST_PROFILED, PROFILED, micro_batches
@@ -392,9 +397,17 @@ def metrics_ports_exist(config: "RunConfig") -> Iterator[str]:
 
 
 def mfu_knows_both_peaks(config: "RunConfig") -> Iterator[str]:
-    """`metrics.attention_peak_flops` and `expert_peak_flops` are given together."""
-    metrics = config.metrics
-    if (metrics.attention_peak_flops > 0) != (metrics.expert_peak_flops > 0):
+    """`metrics.attention_peak_flops` and `expert_peak_flops` are given together, unless
+    `parallel.schedule` has both sides on the same workers: then the first alone."""
+    metrics, schedule = config.metrics, config.parallel.schedule
+    if schedule in COLOCATED:
+        if metrics.expert_peak_flops > 0:
+            yield (
+                "metrics.expert_peak_flops has no effect with parallel.schedule = "
+                f"{format_value(schedule)}, whose workers have attention and experts; use 0 and "
+                "metrics.attention_peak_flops"
+            )
+    elif (metrics.attention_peak_flops > 0) != (metrics.expert_peak_flops > 0):
         yield (
             "metrics.attention_peak_flops and metrics.expert_peak_flops are given together: MFU is "
             "measured against the peaks of both sides; give the other one as well, or neither"
@@ -418,6 +431,7 @@ RULES: tuple[Rule, ...] = (
     in_flight_fits_step,
     overlap_has_a_pair,
     depth_keeps_its_limit,
+    *BALANCE_RULES,
     profile_has_something_to_find,
     decay_is_for_wsd,
     learning_rate_fits_run,
@@ -427,6 +441,7 @@ RULES: tuple[Rule, ...] = (
     metrics_ports_exist,
     mfu_knows_both_peaks,
     *CLUSTER_RULES,
+    machines_are_known,
     colocated_machines_match,
     slow_worker_is_there,
     hosts_are_those_of_the_cluster,

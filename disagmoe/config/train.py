@@ -54,9 +54,11 @@ class LossConfig(Section):
     aux_coef: float = Field(default=0.0, ge=0)
     """Weight of the load-balancing loss, which is 1 per layer when routing is uniform; summed over
     layers."""
-    aux_scope: Literal["sequence", "micro_batch"] = "sequence"
-    """Over which tokens the balance is measured: each `sequence` alone (does not depend on the
-    layout), or each `micro_batch` over all attention workers."""
+    aux_scope: Literal["sequence", "micro_batch", "global"] = "sequence"
+    """Over which tokens the balance is measured: each `sequence` alone or the `global` batch of a
+    step (neither depends on the layout), or each `micro_batch` over all attention workers. With
+    `global` all micro-batches of a step are in flight: the last must be routed before the first
+    goes back."""
     bias_rate: float = Field(default=0.0, ge=0)
     """What a step adds to the bias of each expert that was chosen less than the mean, and subtracts
     from those chosen more often; it is for the choice alone, and no gradient or weight decay meets
@@ -67,6 +69,11 @@ class LossConfig(Section):
     z_coef: float = Field(default=0.0, ge=0)
     """Weight of the router z-loss, the mean squared log-sum-exp of the router logits; summed over
     layers."""
+
+    @property
+    def balances_step(self) -> bool:
+        """Whether the gradient of a micro-batch depends on where all tokens of the step went."""
+        return self.aux_coef > 0 and self.aux_scope == "global"
 
 
 class EvalConfig(Section):

@@ -5,12 +5,13 @@ beside this file lists what each was fitted to, and how well.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from disagmoe.errors import ConfigError
 
-CalibrationName = Literal["h800-kernel", "h800-paperfit", "cpu-kernel"]
+_CUDA_BYTES = 2 * 10**9
+"""Context, libraries' workspaces and communicators of a GPU; a usual size, from memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +42,26 @@ class FlashCurve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpFit:
+    """How long a whole op of the runtime takes, by what its kernels take: `factor` times as long,
+    and `fixed_s`."""
+
+    factor: float
+    fixed_s: float
+
+    def __call__(self, kernels_s: float) -> float:
+        """Seconds of an op whose kernels take `kernels_s`; one that does nothing takes none."""
+        return self.factor * kernels_s + self.fixed_s if kernels_s else 0.0
+
+
+AS_KERNELS = OpFit(factor=1.0, fixed_s=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Achieved rates."""
 
-    name: CalibrationName
+    name: str
     projection: GemmCurve
     """Attention's projections."""
     dense: GemmCurve
@@ -68,6 +85,14 @@ class Calibration:
     overlap_slowdown: float
     """How much longer compute takes beside kernels that communicate, besides the share of
     multiprocessors that those take."""
+    system_bytes: float
+    """What a worker takes without a model: its process, or context and libraries on a GPU."""
+    ops: Mapping[str, OpFit] = field(default_factory=dict)
+    """By op, and for the update of a step; others take as long as their kernels."""
+
+    def op(self, name: str) -> OpFit:
+        """How long op `name` takes by its kernels."""
+        return self.ops.get(name, AS_KERNELS)
 
 
 H800_KERNEL = Calibration(
@@ -87,6 +112,7 @@ H800_KERNEL = Calibration(
     nvlink_share=0.775,
     latency_s=15e-6,
     overlap_slowdown=1.03,
+    system_bytes=_CUDA_BYTES,
 )
 """Kernels measured alone, on cool H100 and H800."""
 
@@ -106,8 +132,23 @@ H800_PAPERFIT = Calibration(
     nvlink_share=0.775,
     latency_s=15e-6,
     overlap_slowdown=1.0,
+    system_bytes=_CUDA_BYTES,
 )
-"""What the DisagMoE paper's figure 6a implies for its testbed; flat rates."""
+"""What the DisagMoE paper's figure 6a implies for its testbed, read as times of a forward; flat
+rates."""
+
+_STEP_GROUPED = 0.525
+
+H800_PAPERSTEP = replace(
+    H800_PAPERFIT,
+    name="h800-paperstep",
+    projection=GemmCurve(share=0.423 * _STEP_GROUPED, launches=0),
+    dense=GemmCurve(share=_STEP_GROUPED, launches=0),
+    grouped=GemmCurve(share=_STEP_GROUPED, launches=0),
+    flash=(FlashCurve(head_dim=128, share=0.785 * _STEP_GROUPED),),
+)
+"""The same figure read as times of a whole step, whose backward computes twice as much and sends as
+much as the forward: rates half as high again, near those of `h800-kernel`."""
 
 CPU_KERNEL = Calibration(
     name="cpu-kernel",
@@ -123,11 +164,12 @@ CPU_KERNEL = Calibration(
     nvlink_share=0.5,
     latency_s=100e-6,
     overlap_slowdown=1.0,
+    system_bytes=0.0,
 )
 """One core of a server in fp32, roughly."""
 
 CALIBRATIONS: dict[str, Calibration] = {
-    one.name: one for one in (H800_KERNEL, H800_PAPERFIT, CPU_KERNEL)
+    one.name: one for one in (H800_KERNEL, H800_PAPERFIT, H800_PAPERSTEP, CPU_KERNEL)
 }
 
 

@@ -4,6 +4,7 @@ Rates are per second, of one direction where there are two; floating-point peaks
 also print twice as much, with structured sparsity). A worker is one GPU, or one core of the CPU.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -207,3 +208,17 @@ def hardware(name: str) -> Hardware:
     if found is None:
         raise ConfigError(f"unknown machine {name!r}; known: {', '.join(PRESETS)}")
     return found
+
+
+_OTHER_FORMS = frozenset({"PCIE", "NVL", "MIG"})
+"""In names of cards with other rates than the SXM modules of the presets, or of a part of one."""
+
+
+def device_preset(device: str) -> Hardware | None:
+    """The preset of a GPU of that name, as CUDA tells it (`NVIDIA H100 80GB HBM3`); None where
+    there is none. `cpu` has none either: cores differ, and the preset is one of them."""
+    words = set(re.split(r"[\s_-]+", device.upper()))
+    if words & _OTHER_FORMS:
+        return None
+    gpus = (one for one in PRESETS.values() if one is not CPU)
+    return next((one for one in gpus if one.name.upper() in words), None)

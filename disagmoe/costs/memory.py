@@ -13,8 +13,6 @@ from disagmoe.schedule.layout import Group, Side, Worker
 from disagmoe.schedule.passes.lifetime import peak_size
 
 _FP32 = 4
-_CUDA_BYTES = 2 * 10**9
-"""Context, libraries' workspaces and communicators of a GPU; a usual size, from memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +34,11 @@ class MemoryUse:
     """What more it takes where, in one layer of one micro-batch, all tokens come to this worker."""
     system: float
     """What the device and its libraries take."""
+
+    @property
+    def expected(self) -> float:
+        """What it takes with the expected routing: all of it but the headroom."""
+        return self.total - self.headroom
 
     @property
     def total(self) -> float:
@@ -68,7 +71,7 @@ def without_slots(scenario: Scenario, worker: Worker) -> MemoryUse:
         workspace=workspace,
         head=max(0.0, _head(scenario, worker) - workspace),
         headroom=_headroom(scenario, worker, sizes),
-        system=0.0 if machine.hardware.name == "cpu" else _CUDA_BYTES,
+        system=machine.calibration.system_bytes,
     )
 
 

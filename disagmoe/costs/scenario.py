@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from disagmoe.config.hardware import HardwareConfig
+from disagmoe.config.hardware import MACHINE_FILE, HardwareConfig
 from disagmoe.config.model import ModelConfig
 from disagmoe.config.parallel import COLOCATED, ParallelConfig
 from disagmoe.config.run import RunConfig
@@ -11,6 +11,7 @@ from disagmoe.config.shares import apportion
 from disagmoe.costs.calibration import calibration
 from disagmoe.costs.hardware import Precision, hardware
 from disagmoe.costs.kernels import Machine
+from disagmoe.costs.measured import read_machine
 from disagmoe.errors import ConfigError
 from disagmoe.schedule.layout import Layout
 
@@ -82,6 +83,8 @@ def scenario_of(config: RunConfig, layout: Layout) -> Scenario:
 
 
 def _machine(config: RunConfig, name: str) -> Machine:
+    if name.endswith(MACHINE_FILE):
+        return read_machine(name).machine(_precision(config, read_machine(name).hardware.name))
     wanted = config.hardware.calibration
     usual = "cpu-kernel" if name == "cpu" else "h800-kernel"
     machine = Machine(

@@ -1,7 +1,7 @@
 """Seconds of every op, transfer and end of a step, by worker, and as costs of a schedule."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -25,6 +25,8 @@ from disagmoe.schedule.costs import Link, OpCosts
 from disagmoe.schedule.ir import EXPERT_OPS, GATEWAY_OPS, INSIDE_HOSTS, Op, SlotKind
 from disagmoe.schedule.layout import Group, Side, Worker
 
+UPDATE = "update"
+"""What `Calibration.ops` calls the end of a step."""
 _ACTIVATIONS = (SlotKind.ROWS, SlotKind.OUTPUTS, SlotKind.DOUTPUTS, SlotKind.DROWS)
 _RESIDUALS = (SlotKind.RESIDUAL, SlotKind.DRESIDUAL)
 
@@ -174,21 +176,24 @@ def _layer(scenario: Scenario, window: int, route: Routes) -> _Layer:
     kinds = _ACTIVATIONS + (_RESIDUALS if scenario.layout.direct_residual else ())
     kinds += INSIDE_HOSTS if scenario.layout.two_hop else ()
     return _Layer(
-        ops={
-            Op.ATTN_FWD: _each(
-                attention, lambda work: ops.attention_forward_s(on_attention, model, work)
-            ),
-            Op.ATTN_BWD: _each(
-                attention, lambda work: ops.attention_backward_s(on_attention, model, work)
-            ),
-            Op.EXPERTS_FWD: _each(
-                experts, lambda work: ops.experts_forward_s(on_experts, model, work)
-            ),
-            Op.EXPERTS_DGRAD: inputs,
-            Op.EXPERTS_WGRAD: weights,
-            Op.EXPERTS_BWD: tuple(map(sum, zip(inputs, weights, strict=True))),
-            **(_gateways(scenario, route) if scenario.layout.two_hop else {}),
-        },
+        ops=_as_run(
+            scenario,
+            {
+                Op.ATTN_FWD: _each(
+                    attention, lambda work: ops.attention_forward_s(on_attention, model, work)
+                ),
+                Op.ATTN_BWD: _each(
+                    attention, lambda work: ops.attention_backward_s(on_attention, model, work)
+                ),
+                Op.EXPERTS_FWD: _each(
+                    experts, lambda work: ops.experts_forward_s(on_experts, model, work)
+                ),
+                Op.EXPERTS_DGRAD: inputs,
+                Op.EXPERTS_WGRAD: weights,
+                Op.EXPERTS_BWD: tuple(map(sum, zip(inputs, weights, strict=True))),
+                **(_gateways(scenario, route) if scenario.layout.two_hop else {}),
+            },
+        ),
         transfers={kind: transfer(scenario, kind, route) for kind in kinds},
     )
 
@@ -206,6 +211,15 @@ def _gateways(scenario: Scenario, route: Routes) -> dict[Op, Seconds]:
         Op.FAN_OUT_BWD: fan_out_s,
         Op.GATHER_ADD_BWD: gather_add_s,
     }
+
+
+def _as_run(scenario: Scenario, kernels: Mapping[Op, Seconds]) -> dict[Op, Seconds]:
+    """What whole ops take of which `kernels` has the kernels' seconds."""
+    found = {}
+    for op, seconds in kernels.items():
+        machine = scenario.experts if op in EXPERT_OPS | GATEWAY_OPS else scenario.attention
+        found[op] = tuple(map(machine.calibration.op(op.value), seconds))
+    return found
 
 
 _Work = TypeVar("_Work", AttentionWork, ExpertWork, int)
@@ -237,7 +251,7 @@ def _edges(scenario: Scenario) -> dict[Op, Seconds]:
         )
         return ops.embed_backward_s(machine, model, tokens) + sum(dense)
 
-    return {
+    kernels = {
         Op.EMBED: _each(scenario.tokens, embed),
         Op.EMBED_BWD: _each(scenario.tokens, embed_backward),
         Op.HEAD: _each(scenario.tokens, lambda tokens: ops.head_s(machine, model, tokens)),
@@ -245,6 +259,7 @@ def _edges(scenario: Scenario) -> dict[Op, Seconds]:
             scenario.tokens, lambda tokens: ops.head_s(machine, model, tokens, training=False)
         ),
     }
+    return _as_run(scenario, kernels)
 
 
 def _stretch(scenario: Scenario, layers: Sequence[_Layer]) -> dict[Side, float]:
@@ -296,5 +311,6 @@ def _end(scenario: Scenario, worker: Worker) -> EndTimes:
         per_byte = max(apart / card, near / nvlink_bytes_per_s(machine))
         reduce_s += held.parameters * 4 * per_byte + latency_s
         gather_s += held.parameters * machine.element_bytes * per_byte + latency_s
-        update_s += ops.update_s(machine, held.parameters, held.shard)
+        kernels_s = ops.update_s(machine, held.parameters, held.shard)
+        update_s += machine.calibration.op(UPDATE)(kernels_s)
     return EndTimes(reduce_s, update_s, gather_s)

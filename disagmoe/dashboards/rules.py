@@ -158,12 +158,12 @@ ALERTS: tuple[Alert, ...] = (
         name="DisagMoERestartLoop",
         value=f"sum by (run) (increase({of(catalogue.RESTARTS, '')}[1h]))",
         comparison=">",
-        limit="3",
+        limit="2.5",  # three: Prometheus extrapolates two to a little more
         wait="0s",
         severity="critical",
-        summary="{{ $labels.run }} was restarted {{ $value | humanize }} times within an hour",
-        remedy="The causes are on the dashboard of faults; the first error of each is in "
-        "logs/driver.log.",
+        summary='{{ $labels.run }} was restarted {{ $value | printf "%.0f" }} times within an hour',
+        remedy="One more failure may end it (recovery.max_failures). The causes are on the "
+        "dashboard of faults; the first error of each is in logs/driver.log.",
     ),
 )
 

@@ -1,6 +1,7 @@
 """All checks that need torch and Ray, in the order of the report."""
 
 import os
+import resource
 import site
 from collections.abc import Iterator
 from importlib import metadata
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from disagmoe.actors.sysfs import read_gpus
+from disagmoe.actors.sysfs import read_gpus, read_nics
 from disagmoe.cluster.ground import cuda_on, this_node, with_nodes
 from disagmoe.cluster.join import Target, choose, joined
 from disagmoe.cluster.local import LOOPBACK, check_local
@@ -18,6 +19,12 @@ from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
 from disagmoe.doctor.cluster import role_findings, run_finding, token_finding
 from disagmoe.doctor.finding import Finding
+from disagmoe.doctor.gpupath import (
+    device_findings,
+    library_finding,
+    locked_memory_finding,
+    network_finding,
+)
 from disagmoe.doctor.gpus import (
     gpu_finding,
     nccl_files,
@@ -29,10 +36,13 @@ from disagmoe.doctor.machine import open_files_finding, port_finding, shared_mem
 from disagmoe.errors import ConfigError, PlacementError
 
 
-def examine(cluster: ClusterConfig, config: RunConfig | None) -> Iterator[Finding]:
+def examine(cluster: ClusterConfig, config: RunConfig | None, *, gpu: bool) -> Iterator[Finding]:
     """Yield what is found on this machine and in the Ray that `cluster` and the environment name;
-    and whether the run `config`, if there is one, fits there."""
+    and whether the run `config`, if there is one, fits there. With `gpu` this machine is to train
+    on GPUs, and what that needs must be here."""
     yield from _gpus()
+    if gpu:
+        yield from _gpu_path()
     yield port_finding(LOOPBACK)
     yield shared_memory_finding()
     yield open_files_finding()
@@ -49,6 +59,14 @@ def _gpus() -> Iterator[Finding]:
         nccl_files(site.getsitepackages(), os.environ, Path("/")),
         nccl_loaded(maps.read_text(encoding="utf-8", errors="replace") if maps.exists() else ""),
     )
+
+
+def _gpu_path() -> Iterator[Finding]:
+    yield from device_findings()
+    yield library_finding()
+    yield network_finding(read_gpus(), read_nics(), os.environ)
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    yield locked_memory_finding(locked, resource.RLIM_INFINITY)
 
 
 def _ray(cluster: ClusterConfig, config: RunConfig | None) -> Iterator[Finding]:

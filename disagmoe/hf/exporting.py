@@ -18,6 +18,7 @@ from disagmoe.checkpoint.slices import Kind, Slice
 from disagmoe.config.model import ModelConfig
 from disagmoe.errors import ConfigError, DataError
 from disagmoe.hf.importing import FOLDER
+from disagmoe.hf.quantised import KEY
 from disagmoe.hf.settings import from_hf, to_hf
 from disagmoe.hf.source import CONFIG, INDEX, SINGLE, carry, read_settings
 from disagmoe.hf.tensors import Fusion, HfTensor, hf_tensors
@@ -54,7 +55,8 @@ def export_model(
 
     Settings and tokenizer are those of the model in `like`, or of the one that the checkpoint was
     imported from; without either, settings are written anew. Where theirs have fewer rows of
-    vocabulary, the rows that were added to them are left out.
+    vocabulary, the rows that were added to them are left out; what they say of quantisation is,
+    too.
 
     Raises CheckpointError, ConfigError and DataError where something does not fit.
     """
@@ -74,7 +76,8 @@ def export_model(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     carried = carry(origin, partial) if origin is not None else []
-    settings = {**settings, _dtype_key(settings): _NAMES[dtype]}
+    settings = {key: value for key, value in settings.items() if key != KEY}
+    settings[_dtype_key(settings)] = _NAMES[dtype]
     (partial / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     tensors = hf_tensors(model, fusion)
     size = _write(found, tensors, run.model, partial, _DTYPES[dtype], shard_bytes)

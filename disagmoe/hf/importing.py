@@ -21,6 +21,7 @@ from disagmoe.config.run import RunConfig
 from disagmoe.config.tomlwrite import dump_toml
 from disagmoe.data.position import DataPosition
 from disagmoe.errors import ConfigError, DataError
+from disagmoe.hf.quantised import Unpacked, packing_of
 from disagmoe.hf.settings import from_hf
 from disagmoe.hf.source import Weights, carry, read_settings
 from disagmoe.hf.tensors import Fusion, HfTensor, hf_tensors
@@ -63,14 +64,15 @@ def import_model(
 
     The checkpoint holds `config`, whose model must be the one in `source`, but may have more rows
     of vocabulary, which start at 0; without it, settings that only the model's are meant in.
-    `without_mtp` leaves layers of multi-token prediction out.
+    `without_mtp` leaves layers of multi-token prediction out. Quantised weights are unpacked to
+    bf16.
 
     Raises ConfigError for settings that are not supported, DataError for weights that are not
     exactly those of the model, CheckpointError where `out` holds checkpoints or cannot be written.
     """
     settings = read_settings(source)
     theirs = from_hf(settings)
-    weights = Weights.open(source)
+    weights = Unpacked.of(Weights.open(source), packing_of(settings))
     run, notices = _run_config(theirs, settings, config)
     folder = Location.parse(out)
     check_unused(folder)
@@ -113,13 +115,17 @@ class _Plan:
     notices: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, model: ModelConfig, weights: Weights, *, without_mtp: bool) -> "_Plan":
-        fused = any(name.endswith(".experts.gate_up_proj") for name in weights.file_of)
+    def of(cls, model: ModelConfig, weights: Unpacked, *, without_mtp: bool) -> "_Plan":
+        fused = any(name.endswith(".experts.gate_up_proj") for name in weights.shape_of)
         fusion: Fusion = "fused" if fused else "per_expert"
         wanted = {tensor.name: tensor for tensor in hf_tensors(model, fusion)}
-        missing = sorted(wanted.keys() - weights.file_of.keys())
-        extra = sorted(weights.file_of.keys() - wanted.keys())
+        missing = sorted(wanted.keys() - weights.shape_of.keys())
+        extra = sorted(weights.shape_of.keys() - wanted.keys())
         plan = cls(fusion, wanted)
+        if weights.packing is not None:
+            plan.notices.append(
+                f"{len(weights.scales_of)} tensors are unpacked to bf16 from {weights.packing}"
+            )
         extra = [name for name in extra if not plan._explained(name, model, weights, without_mtp)]
         problems = [f"{name} is missing" for name in missing]
         problems += [f"{name} belongs to nothing in this model" for name in extra]
@@ -134,7 +140,7 @@ class _Plan:
         return plan
 
     def _explained(
-        self, name: str, model: ModelConfig, weights: Weights, without_mtp: bool
+        self, name: str, model: ModelConfig, weights: Unpacked, without_mtp: bool
     ) -> bool:
         """Whether a tensor that the model does not have may be there all the same."""
         if name.endswith(_ROTARY):
@@ -162,7 +168,7 @@ class _Plan:
 
 def _write(
     plan: _Plan,
-    weights: Weights,
+    weights: Unpacked,
     theirs: ModelConfig,
     ours: ModelConfig,
     place: Location,

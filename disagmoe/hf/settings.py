@@ -197,11 +197,6 @@ def from_hf(settings: Json) -> ModelConfig:
 
 
 def _unknown(family: str, settings: Json) -> Iterator[str]:
-    if settings.get("quantization_config"):
-        yield (
-            "quantization_config: these weights are quantised; save them in bf16 first "
-            "(`from_pretrained(..., dequantize=True)` and `save_pretrained`)"
-        )
     if settings.get("hidden_act", "silu") not in ("silu", "swish"):
         yield f"hidden_act = {settings['hidden_act']!r}; expected 'silu'"
     for key, expected in _FIXED[family].items():

@@ -2,7 +2,7 @@
 
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,7 @@ from disagmoe.errors import ConfigError
 from disagmoe.hf.exporting import export_model
 from disagmoe.hf.importing import import_model
 from disagmoe.hf.settings import to_hf
-from disagmoe.model.transformer import logits
+from disagmoe.model.transformer import hidden_states, logits
 
 TOLERANCE = 1e-5
 _POSITIONS = 64
@@ -111,12 +111,33 @@ def verify_model(name: str, source: Path, work: Path) -> Checked:
         work / "exported", dtype=torch.float32, output_loading_info=True
     )
     wrong = [f"{what}: {sorted(keys)}" for what, keys in loading.items() if keys]
+    if _difference(ours, expected) >= TOLERANCE:
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+        wrong.append(first_difference(theirs, store, model, tokens))
     worst = max(_difference(ours, expected), _difference(_logits(again, tokens), expected))
     return Checked(name, worst, "; ".join(wrong))
 
 
 def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
+
+
+@torch.no_grad()
+def first_difference(
+    theirs: Any, store: Mapping[str, torch.Tensor], model: ModelConfig, tokens_BS: torch.Tensor
+) -> str:
+    """Return where the residual stream in fp32 first leaves that of the Transformers model
+    `theirs`."""
+    output = theirs.eval()(input_ids=tokens_BS, use_cache=False, output_hidden_states=True)
+    # before each layer; the last one is after the final norm, which ours has not
+    for layers, expected in enumerate(output.hidden_states[:-1]):
+        first = model.model_copy(update={"layers": layers})
+        found, _ = hidden_states(store, first, tokens_BS)
+        difference = _difference(found.view_as(expected), expected)
+        if difference >= TOLERANCE:
+            where = f"layer {layers - 1}" if layers else "the embedding"
+            return f"first differs after {where}: {difference:.1e}"
+    return f"differs only after layer {model.layers - 1}, the final norm or the LM head"
 
 
 @torch.no_grad()

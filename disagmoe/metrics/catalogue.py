@@ -129,7 +129,8 @@ MODEL_FLOPS = _counter(
 PEAK_FLOPS = _gauge(
     "peak_flops",
     Source.DRIVER,
-    "Peak FLOP/s of all workers of a side together; absent where it is not known.",
+    "Peak FLOP/s of all workers of a side together, in the precision of the run; absent where that "
+    "of one is not known.",
     "side",
 )
 LINK_BYTES = _gauge(
@@ -177,6 +178,21 @@ DEAD_EXPERTS = _gauge(
 RESTARTS = _counter(
     "restarts", Source.DRIVER, "Times that the workers were started again, by cause.", "cause"
 )
+RESTARTING = _gauge(
+    "restarting",
+    Source.DRIVER,
+    "1 from when workers have failed until the first step after they were started again, else 0.",
+)
+RESTART_SECONDS = _counter(
+    "restart_seconds",
+    Source.DRIVER,
+    "Time from when workers had failed until the first step after it began, of all restarts.",
+)
+LOST_STEPS = _counter(
+    "lost_steps",
+    Source.DRIVER,
+    "Steps that were done after the checkpoint that a restart went back to, of all restarts.",
+)
 CHECKPOINTS = _counter("checkpoints", Source.DRIVER, "Checkpoints that are durable.")
 CHECKPOINT_SECONDS = _counter(
     "checkpoint_seconds",
@@ -219,6 +235,9 @@ CATALOGUE: tuple[Metric, ...] = (
     EXPERT_VARIATION,
     DEAD_EXPERTS,
     RESTARTS,
+    RESTARTING,
+    RESTART_SECONDS,
+    LOST_STEPS,
     CHECKPOINTS,
     CHECKPOINT_SECONDS,
     LAST_CHECKPOINT,

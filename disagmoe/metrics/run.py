@@ -1,13 +1,14 @@
 """What the driver, the process of the script, tells of the run as a whole."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from disagmoe.config.run import RunConfig
+from disagmoe.costs.flops import model_flops
 from disagmoe.metrics import catalogue
 from disagmoe.metrics.board import Board
 from disagmoe.metrics.discovery import DRIVER
-from disagmoe.metrics.flops import model_flops, peak_flops
+from disagmoe.metrics.peaks import peak_flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,8 @@ class RunMetrics:
         its epoch."""
         self.board = board = Board({"role": DRIVER, "group": "0", "rank": "0", "ring": "0"})
         self._now = now
+        self._config = config
+        self._failed_s: float | None = None
         self._flops_per_token = model_flops(config.model, config.train.sequence_length)
         self._digits = len(str(config.model.layers - 1))
         began_s = now()
@@ -56,12 +59,13 @@ class RunMetrics:
             catalogue.MODEL_FLOPS,
             catalogue.CHECKPOINTS,
             catalogue.CHECKPOINT_SECONDS,
+            catalogue.RESTART_SECONDS,
+            catalogue.LOST_STEPS,
         ):
             board.add(counter, 0)
         for cause in causes:
             board.add(catalogue.RESTARTS, 0, cause=cause)
-        for side, peak in peak_flops(config).items():
-            board.set(catalogue.PEAK_FLOPS, peak, side=side)
+        board.set(catalogue.RESTARTING, 0)
         if config.metrics.link_bytes_per_s:
             board.set(catalogue.LINK_BYTES, config.metrics.link_bytes_per_s)
 
@@ -69,17 +73,31 @@ class RunMetrics:
         """Tell which versions run."""
         self.board.set(catalogue.BUILD_INFO, 1, version=version, python=python, torch=torch)
 
+    def placed(self, devices: Mapping[str, str]) -> None:
+        """Tell what the workers could do at best; `devices` has the name of each one's device."""
+        for side, peak in peak_flops(self._config, devices).items():
+            self.board.set(catalogue.PEAK_FLOPS, peak, side=side)
+
+    def resumed(self, step: int) -> None:
+        """Tell how many steps are done in the checkpoint that the workers have loaded."""
+        self.board.set(catalogue.PROGRESS, step)
+
     def step(self, figures: StepFigures) -> None:
         """Count a step."""
-        board = self.board
+        board, now_s = self.board, self._now()
         with board.changes():
+            if self._failed_s is not None:
+                lost_s = now_s - figures.step_s - self._failed_s
+                board.add(catalogue.RESTART_SECONDS, max(lost_s, 0.0))
+                board.set(catalogue.RESTARTING, 0)
+                self._failed_s = None
             board.add(catalogue.STEPS, 1)
             board.set(catalogue.PROGRESS, figures.step + 1)
             board.add(catalogue.SKIPPED_STEPS, figures.skipped)
             board.add(catalogue.STEP_SECONDS, figures.step_s)
             board.add(catalogue.TOKENS, figures.tokens)
             board.add(catalogue.MODEL_FLOPS, figures.tokens * self._flops_per_token)
-            board.set(catalogue.LAST_STEP, self._now())
+            board.set(catalogue.LAST_STEP, now_s)
             board.set(catalogue.LOSS, figures.loss)
             board.set(catalogue.BALANCE_LOSS, figures.balance)
             board.set(catalogue.Z_LOSS, figures.z)
@@ -98,9 +116,17 @@ class RunMetrics:
         """Tell the loss on held-out data."""
         self.board.set(catalogue.EVAL_LOSS, loss)
 
-    def restarted(self, cause: str) -> None:
-        """Count a restart of the workers; `cause` is one of those given at the beginning."""
-        self.board.add(catalogue.RESTARTS, 1, cause=cause)
+    def restarting(self, cause: str, step: int, steps_lost: int) -> None:
+        """Count a restart of the workers from a checkpoint with `step` steps; `cause` is one of
+        those given at the beginning. It is over with the next step."""
+        board = self.board
+        with board.changes():
+            board.add(catalogue.RESTARTS, 1, cause=cause)
+            board.add(catalogue.LOST_STEPS, steps_lost)
+            board.set(catalogue.PROGRESS, step)
+            board.set(catalogue.RESTARTING, 1)
+        if self._failed_s is None:  # else workers have failed again before their first step
+            self._failed_s = self._now()
 
     def checkpoint_durable(self, decided_at_s: float) -> None:
         """Count a checkpoint that has become durable just now and was decided on at `decided_at_s`,

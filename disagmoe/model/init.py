@@ -19,9 +19,14 @@ def initial_value(name: str, shape: names.Shape, *, seed: int, std: float) -> to
         return torch.ones(shape)
     if names.starts_at_zero(name):
         return torch.zeros(shape)
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    generator = torch.Generator().manual_seed(seed_of(seed, name))
     return torch.empty(shape, dtype=torch.float32).normal_(0.0, std, generator=generator)
+
+
+def seed_of(seed: int, name: str) -> int:
+    """Return a seed for the random numbers that are called `name`, in a run that has `seed`."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def initial_store(

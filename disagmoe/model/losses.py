@@ -101,10 +101,28 @@ def micro_batch_balance_loss(
     and adds up layers as well. Transformers' `load_balancing_loss_func` is K times as large and
     joins the tokens of all layers first; for one layer its value is K times this one.
     """
+    return _balance(routing, counts_E, tokens) / totals.micro_batches
+
+
+def global_balance_loss(
+    routing: Routing, counts_E: torch.Tensor, totals: StepTotals
+) -> torch.Tensor:
+    """Return these tokens' part of the balance loss over all tokens of the step.
+
+    As for a micro-batch, with `counts_E` summed over all workers and micro-batches
+    (arXiv:2501.11873): experts may then specialise by sequence, as long as the batch is balanced.
+    The parts of all micro-batches and workers add up to one loss, which is 1 at uniform routing.
+    """
+    return _balance(routing, counts_E, totals.tokens)
+
+
+def _balance(routing: Routing, counts_E: torch.Tensor, tokens: int) -> torch.Tensor:
+    """Return what the tokens at hand add to sum_e f_e P_e over `tokens` tokens, of which
+    `counts_E` counts all choices."""
     top_k, experts = routing.expert_TK.shape[1], routing.probs_TE.shape[1]
     load_E = counts_E.to(routing.probs_TE.dtype) * (experts / (top_k * max(tokens, 1)))
     mean_probs_E = routing.probs_TE.sum(dim=0) / max(tokens, 1)
-    return (load_E * mean_probs_E).sum() / totals.micro_batches
+    return (load_E * mean_probs_E).sum()
 
 
 def z_loss(routing: Routing, totals: StepTotals) -> torch.Tensor:

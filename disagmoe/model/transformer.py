@@ -24,6 +24,7 @@ from disagmoe.model.experts import Backend, experts_forward
 from disagmoe.model.losses import (
     IGNORED,
     StepTotals,
+    global_balance_loss,
     micro_batch_balance_loss,
     sequence_balance_loss,
     z_loss,
@@ -134,6 +135,8 @@ def reference_step(
     grads = {name: torch.zeros_like(tensor, dtype=exact) for name, tensor in leaves.items()}
     losses = torch.zeros(3, dtype=exact, device=store[names.EMBED].device)
     routing_of: list[tuple[Routing, ...]] = []
+    of_step = loss_config.aux_scope == "global"
+    step_LE = _counts_of_step(store, config, micro_batches, backend) if of_step else []
     head = HeadParams.read(leaves, config)
     for micro_batch in micro_batches:
         h_TD, routings = hidden_states(
@@ -145,9 +148,10 @@ def reference_step(
         )
         targets_T = micro_batch.targets_BS.flatten()
         loss = head_loss(head, h_TD, targets_T, config, totals, chunk_tokens=chunk_tokens)
+        counts_LE = step_LE or [routing.count_choices() for routing in routings]
         terms = [
-            _router_terms(routing, micro_batch.tokens_BS.shape[0], loss_config, totals)
-            for routing in routings
+            _router_terms(routing, counts_E, micro_batch.tokens_BS.shape[0], loss_config, totals)
+            for routing, counts_E in zip(routings, counts_LE, strict=True)
         ]
         balance = torch.stack([balance for balance, _ in terms]).sum()
         z = torch.stack([z for _, z in terms]).sum()
@@ -173,14 +177,36 @@ def _all_experts(params: ExpertParams, out: AttentionOut, backend: Backend) -> t
     return experts_forward(params, out.n_TD, row_P, expert_P, gate_P, backend=backend)
 
 
+@torch.no_grad()
+def _counts_of_step(
+    store: Store, config: ModelConfig, micro_batches: Sequence[MicroBatch], backend: Backend
+) -> list[torch.Tensor]:
+    """Return the choices of every expert over all micro-batches, by layer with experts."""
+    routed = [
+        hidden_states(store, config, one.tokens_BS, documents=one.documents, backend=backend)[1]
+        for one in micro_batches
+    ]
+    layers = zip(*routed, strict=True)
+    return [torch.stack([one.count_choices() for one in layer]).sum(0) for layer in layers]
+
+
 def _router_terms(
-    routing: Routing, sequences: int, loss_config: LossConfig, totals: StepTotals
+    routing: Routing,
+    counts_E: torch.Tensor,
+    sequences: int,
+    loss_config: LossConfig,
+    totals: StepTotals,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if loss_config.aux_scope == "sequence":
+    """Return balance and z-loss of a layer; `counts_E` is of what the balance is over, if that is
+    more than a sequence."""
+    scope = loss_config.aux_scope
+    if scope == "sequence":
         balance = sequence_balance_loss(routing, sequences, totals)
-    else:
+    elif scope == "micro_batch":
         tokens = routing.expert_TK.shape[0]
-        balance = micro_batch_balance_loss(routing, routing.count_choices(), tokens, totals)
+        balance = micro_batch_balance_loss(routing, counts_E, tokens, totals)
+    else:
+        balance = global_balance_loss(routing, counts_E, totals)
     return balance, z_loss(routing, totals)
 
 

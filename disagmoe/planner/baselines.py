@@ -3,7 +3,7 @@
 Expert parallelism over the M = N workers of a group, groups as pipeline stages. Per layer and
 micro-batch a and f are attention's and experts' compute and c is one all-to-all, forward; a', f'
 and c' backward. Every opponent has a layer per chunk (v = layers per stage), which is its best
-case, and n micro-batches:
+case, and n micro-batches, whose head one stage computes besides:
 
 - `megatron`: interleaved 1F1B (arXiv:2104.04473), all-to-alls exposed:
   n L/p (F + B) + (p - 1) (F + B + 2 p2p), with F = a + f + 2c and B likewise;
@@ -13,8 +13,8 @@ case, and n micro-batches:
   multiprocessors for communication, between the 18 and 46 that it finds best;
 - `dualpipe`: n L/p max(a + f + a' + f', 2c + 2c') + (p/2 - 1) (pair + B - 3W) with p at least 2
   (README of github.com/deepseek-ai/DualPipe), compute slowed by 20 multiprocessors;
-- `overlapped`: Megatron with the all-to-alls of one micro-batch behind another's compute, and its
-  own fill.
+- `overlapped`: a Megatron of today, with the all-to-alls of one micro-batch behind another's
+  compute, and its own fill.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Opponent:
     name: str
     seconds: float
     exposed: float
-    """Of it communication that nothing hides, without the pipeline's fill."""
+    """Of it communication that nothing hides; what is so in every stage, fill included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +57,12 @@ def opponents(times: StepTimes, micro_batches: int) -> dict[str, Opponent]:
     layer = _Layer(
         a=costs.attn_fwd,
         f=costs.experts_fwd,
-        c=(costs.rows + costs.outputs) / 2,
+        # both all-to-alls stay in the stage, unlike those of our own ring: gradients of rows are as
+        # large as outputs, and go where rows have come from
+        c=(costs.rows + costs.drows) / 2,
         a_back=costs.attn_bwd,
         f_back=costs.experts_bwd,
-        c_back=(costs.doutputs + costs.drows) / 2,
+        c_back=costs.drows,
     )
     there = scenario.experts.hardware.multiprocessors
     slow = there / (there - _SMS) * scenario.experts.calibration.overlap_slowdown
@@ -78,37 +80,42 @@ def opponents(times: StepTimes, micro_batches: int) -> dict[str, Opponent]:
     p2p = (stages > 1) * costs.residual
     work = micro_batches * chunks
 
-    def one(name: str, per_layer: float, fill: float, hidden_behind: float) -> Opponent:
+    def one(name: str, per_layer: float, fill: _Fill, hidden_behind: float) -> Opponent:
         return Opponent(
             name=name,
-            seconds=work * per_layer + fill,
-            exposed=max(0.0, work * (per_layer - hidden_behind)),
+            seconds=work * per_layer + fill.seconds + micro_batches * costs.head,
+            exposed=max(0.0, work * (per_layer - hidden_behind)) + fill.exposed,
+        )
+
+    def pipeline(per_layer: float, hidden_behind: float) -> _Fill:
+        """The first stages of one micro-batch, and the last ones."""
+        return _Fill(
+            (stages - 1) * (per_layer + 2 * p2p), (stages - 1) * (per_layer - hidden_behind)
         )
 
     exposed = compute + network
+    behind_tiles = attention + (layer.f + layer.f_back) * slow
+    warm_up = chunks * max(0.0, max(1.0, stages / 2) - 1)
+    both_ways = _Fill(
+        warm_up * (pair + backward - 3 * weights),
+        warm_up * (max(0.0, pair - compute * slow) + 2 * layer.c_back),
+    )
     found = (
-        one("megatron", exposed, (stages - 1) * (exposed + 2 * p2p), compute),
-        one(
-            "tutel",
-            attention + tutel,
-            (stages - 1) * (attention + tutel + 2 * p2p),
-            compute,
-        ),
-        one(
-            "comet",
-            attention + comet,
-            (stages - 1) * (attention + comet + 2 * p2p),
-            attention + (layer.f + layer.f_back) * slow,
-        ),
-        one(
-            "dualpipe",
-            pair,
-            chunks * max(0.0, max(1.0, stages / 2) - 1) * (pair + backward - 3 * weights),
-            compute * slow,
-        ),
-        one("overlapped", pair, (stages - 1) * (exposed + 2 * p2p), compute * slow),
+        one("megatron", exposed, pipeline(exposed, compute), compute),
+        one("tutel", attention + tutel, pipeline(attention + tutel, compute), compute),
+        one("comet", attention + comet, pipeline(attention + comet, behind_tiles), behind_tiles),
+        one("dualpipe", pair, both_ways, compute * slow),
+        one("overlapped", pair, pipeline(exposed, compute), compute * slow),
     )
     return {opponent.name: opponent for opponent in found}
+
+
+@dataclass(frozen=True, slots=True)
+class _Fill:
+    """Filling and draining a pipeline, and how much of that is communication."""
+
+    seconds: float
+    exposed: float
 
 
 def _tutel(times: StepTimes, layer: _Layer, parts: int) -> float:

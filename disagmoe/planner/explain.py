@@ -1,10 +1,18 @@
 """A plan in words and as one JSON object: what was chosen, why, and what came next."""
 
+import random
 from dataclasses import asdict
 from typing import Any
 
 from disagmoe.config.parallel import COLOCATED
 from disagmoe.planner.search import Choice, Plan
+from disagmoe.planner.two_phase import (
+    Allocation,
+    Work,
+    exact,
+    local_search,
+    printed_intensities,
+)
 from disagmoe.simulator.report import memory_json, memory_lines
 from disagmoe.units import format_seconds
 
@@ -24,6 +32,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "binding": best.estimate.roofs.binding,
             "roofs_s": asdict(best.estimate.roofs),
         },
+        "paper": _paper_json(plan),
         "memory": [memory_json(one) for one in best.result.memory],
         "runners_up": [_choice_json(one) for one in plan.choices[1:]],
         "searched": {
@@ -33,6 +42,39 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "simulated": len(plan.choices),
         },
     }
+
+
+def _paper_json(plan: Plan) -> dict[str, Any] | None:
+    """What the paper's own search would do with a pair of groups of the best split; None where none
+    fits."""
+    choice = next((one for one in plan.choices if one.schedule not in COLOCATED), None)
+    if choice is None:
+        return None
+    division, roofs = choice.estimate.division, choice.estimate.roofs
+    workers = division.attention_workers + division.expert_workers
+    cards = round(
+        division.attention_workers * division.attention_nics
+        + division.expert_workers * division.expert_nics
+    )
+    if cards < 2:
+        return None
+    own = division.attention_workers * division.attention_nics / division.micro_batch_size
+    work = Work(
+        attention=roofs.attention * division.attention_workers / division.micro_batch_size,
+        experts=roofs.experts * division.expert_workers / division.micro_batch_size,
+        network=roofs.attention_network * own,
+    )
+    seed = Allocation(workers // 2, workers - workers // 2, cards // 2, cards - cards // 2)
+    found = {"two_phase": exact(work, workers, cards), "local_search": _searched(work, seed)}
+    printed = printed_intensities(choice.config.model, choice.config.train.sequence_length)
+    return {
+        "printed_intensity": dict(zip(("attention", "experts"), printed, strict=True)),
+        **{name: {**asdict(one), "period_s": one.period_s(work)} for name, one in found.items()},
+    }
+
+
+def _searched(work: Work, seed: Allocation) -> Allocation:
+    return local_search(work, seed, random.Random(0))
 
 
 def _choice_json(choice: Choice) -> dict[str, Any]:

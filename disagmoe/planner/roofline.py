@@ -43,13 +43,22 @@ class Roofs:
     @property
     def binding(self) -> str:
         """Name of the largest."""
-        roofs = {
+        roofs = self._named
+        return max(roofs, key=lambda name: roofs[name])
+
+    @property
+    def highest(self) -> float:
+        """The largest: how often a pair of groups can take a micro-batch into a layer."""
+        return max(self._named.values())
+
+    @property
+    def _named(self) -> dict[str, float]:
+        return {
             "compute of attention": self.attention,
             "compute of experts": self.experts,
             "network of attention workers": self.attention_network,
             "network of expert workers": self.expert_network,
         }
-        return max(roofs, key=lambda name: roofs[name])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +84,7 @@ def estimates(config: RunConfig, division: Division) -> list[Estimate]:
         return [_hopeless(division, need)]
     times = StepTimes(scenario)
     costs = times.op_costs()
-    roofs = _roofs(times, costs)
+    roofs = roofs_of(times, costs)
     end_s = end_of_step_s(times)
     return [
         Estimate(
@@ -109,9 +118,11 @@ def _depths(run: RunConfig, costs: OpCosts) -> list[int]:
     return list(dict.fromkeys(max(least, round(share * deepest)) for share in DEPTHS))
 
 
-def _roofs(times: StepTimes, costs: OpCosts) -> Roofs:
-    """Means over layers, of the slowest workers."""
+def roofs_of(times: StepTimes, costs: OpCosts | None = None) -> Roofs:
+    """Means over layers, of the slowest workers; `costs` are those of `times`, where they are known
+    already."""
     scenario = times.scenario
+    costs = costs or times.op_costs()
     kinds = (SlotKind.ROWS, SlotKind.OUTPUTS, SlotKind.DOUTPUTS, SlotKind.DROWS)
     rows, outputs, doutputs, drows = (times.transfer(kind, 0) for kind in kinds)
     attention = costs.attn_fwd + costs.attn_bwd
@@ -136,7 +147,7 @@ def _step_s(config: RunConfig, costs: OpCosts, roofs: Roofs, in_flight: int) -> 
     """Work, fill and micro-batches in flight (`schedule/bounds.py` has the same for programs)."""
     layers, groups = config.model.moe_layers, config.parallel.groups
     count = config.micro_batches
-    period = max(roofs.attention, roofs.experts, roofs.attention_network, roofs.expert_network)
+    period = roofs.highest
     overlaps = config.parallel.schedule not in ("ep_1f1b", "serial")
     compute = roofs.attention + roofs.experts
     if config.parallel.schedule in COLOCATED:

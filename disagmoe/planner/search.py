@@ -1,33 +1,21 @@
-"""The search: estimates of all divisions, then simulations of the best of each layout.
-
-A step with many micro-batches is simulated with some of them; each further one adds what those
-took on average after the first.
-"""
+"""The search: estimates of all divisions, then simulations of the best of each layout."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from disagmoe.config.run import RunConfig
-from disagmoe.costs.scenario import scenario_of
-from disagmoe.costs.times import StepTimes
 from disagmoe.errors import ConfigError
 from disagmoe.planner.candidates import divisions, two_kinds
 from disagmoe.planner.roofline import Estimate, estimates
-from disagmoe.schedule.bounds import lower_bound
-from disagmoe.schedule.builders.policies import backward_first
-from disagmoe.schedule.compile import Compiled, programs_of
-from disagmoe.schedule.from_config import programs_for
-from disagmoe.schedule.timeline import simulate as list_schedule
-from disagmoe.simulator.simulate import Memory, Result, memory_of, simulate_compiled
+from disagmoe.planner.trial import Trial, trial
+from disagmoe.simulator.simulate import Memory, Result
 from disagmoe.units import format_bytes
 
 SIMULATED = {"af_pipe": 6, "ep_overlap": 3, "ep_1f1b": 2}
 """Divisions of each layout that are simulated, in the order of their estimates."""
 TRIES = 3
 """How many times as many may be tried where some turn out not to fit."""
-OPERATIONS = 40_000
-"""Ops of a simulation, about; and never fewer micro-batches than twice those in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +61,14 @@ def search(config: RunConfig) -> Plan:
     """Divide the workers of `config` anew, for the most tokens per second.
 
     Raises:
-        ConfigError: nothing fits into memory.
+        ConfigError: nothing fits into memory, or the loss ties the depth in flight, which is
+            chosen here, to the number of micro-batches.
     """
+    if config.train.loss.balances_step:
+        raise ConfigError(
+            'train.loss.aux_scope = "global" needs all micro-batches of a step in flight, which '
+            'no plan is made for; plan with scope "sequence", or divide the workers yourself'
+        )
     found = divisions(config)
     if not found:
         raise ConfigError(
@@ -93,7 +87,7 @@ def search(config: RunConfig) -> Plan:
             if len(kept) == wanted or (kept and one.step_s > min(c.step_s for c in kept)):
                 break
             attempt = attempt_at(config, one)
-            if attempt.fits:
+            if attempt.trial.fits:
                 kept.append(attempt.simulate())
             else:
                 refused.append(attempt)
@@ -123,89 +117,36 @@ def _unlike(ranked: Sequence[Estimate]) -> list[Estimate]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Programs of a division, with what they take of memory."""
+    """An estimate and its programs."""
 
     estimate: Estimate
-    config: RunConfig
-    part: RunConfig
-    """`config` with as many micro-batches as are simulated."""
-    compiled: Compiled
-    times: StepTimes
-    memory: tuple[Memory, ...]
-
-    @property
-    def fits(self) -> bool:
-        """Whether every worker has room for what it keeps."""
-        return all(one.fits for one in self.memory)
-
-    @property
-    def fullest(self) -> Memory:
-        """The worker with the least room, or the largest lack of it."""
-        return max(self.memory, key=lambda one: one.use.total / one.available)
+    trial: Trial
 
     def simulate(self) -> Choice:
         """Run the programs' events."""
-        train, whole = self.config.train, self.config.micro_batches
-        count = self.part.micro_batches
-        result = simulate_compiled(self.compiled, self.times, self.part.train.global_batch_size)
-        first = min(result.makespan_s, result.engine.op_end[_last(result)])
-        each = (result.makespan_s - first) / max(1, count - 1)
-        step_s = result.step_s + (whole - count) * each
+        config, train = self.trial.config, self.trial.config.train
+        timed = self.trial.simulate()
         return Choice(
             estimate=self.estimate,
-            config=self.config,
-            result=result,
-            micro_batches=whole,
-            simulated=count,
-            step_s=step_s,
-            tokens_per_s=train.global_batch_size * train.sequence_length / step_s,
+            config=config,
+            result=timed.result,
+            micro_batches=config.micro_batches,
+            simulated=timed.simulated,
+            step_s=timed.step_s,
+            tokens_per_s=train.global_batch_size * train.sequence_length / timed.step_s,
         )
 
 
 def attempt_at(config: RunConfig, estimate: Estimate) -> Attempt:
-    """Compile `estimate` with the paper's order of ops, backward first."""
+    """Compile `estimate`."""
     run = estimate.division.of(config, estimate.in_flight)
-    part = _with_fewer(run, estimate.in_flight)
-    request = programs_for(part)
-    scenario = scenario_of(part, request.spec.layout)
-    times = StepTimes(scenario)
-    exposed = part.parallel.schedule == "ep_1f1b"
-    costs = times.op_costs()
-    timeline = list_schedule(
-        request.spec, costs, backward_first, request.in_flight, exposed_exchanges=exposed
-    )
-    bound = lower_bound(request.spec, costs, timeline.in_flight, exposed_exchanges=exposed)
-    programs = programs_of(timeline, request.spec)
-    return Attempt(
-        estimate=estimate,
-        config=run,
-        part=part,
-        compiled=Compiled(programs, timeline, bound),
-        times=times,
-        memory=tuple(memory_of(scenario, programs)),
-    )
-
-
-def _with_fewer(run: RunConfig, in_flight: int) -> RunConfig:
-    """`run` with a batch that makes no more micro-batches than a simulation takes."""
-    count = max(2 * in_flight, OPERATIONS // (8 * run.model.moe_layers), 2)
-    if count >= run.micro_batches:
-        return run
-    batch = count * run.parallel.micro_batch_size * run.parallel.rings
-    train = run.train.model_copy(update={"global_batch_size": batch})
-    return run.model_copy(update={"train": train})
-
-
-def _last(result: Result) -> int:
-    """The end of the first micro-batch."""
-    engine = result.engine
-    return (len(engine.lowered.chain) - 1) * engine.width
+    return Attempt(estimate=estimate, trial=trial(run))
 
 
 def _nothing_fits(config: RunConfig, refused: Sequence[Attempt]) -> str:
     """What is missing in the nearest of all divisions."""
-    nearest = min(refused, key=lambda one: one.fullest.use.total / one.fullest.available)
-    fullest = nearest.fullest
+    nearest = min(refused, key=lambda one: _fullness(one.trial.fullest))
+    fullest = nearest.trial.fullest
     use, workers = fullest.use, config.parallel.workers
     states = use.weights + use.gradients + use.optimizer
     rest = use.total - states - use.slots - use.headroom
@@ -218,3 +159,7 @@ def _nothing_fits(config: RunConfig, refused: Sequence[Attempt]) -> str:
         f"case all tokens come to it, and {format_bytes(rest)} more; use more workers (at least "
         f"{math.ceil(workers * use.total / fullest.available)}), shorter sequences, or fewer layers"
     )
+
+
+def _fullness(memory: Memory) -> float:
+    return memory.use.total / memory.available

@@ -60,10 +60,11 @@ def _tiles(run: RunData) -> str:
     if not run.steps:
         return _none("no step is done yet")
     lately, last = run.steps[-_LATELY:], run.steps[-1]
+    done = last["step"] + 1
     step_s = statistics.median(step["step_s"] for step in lately)
     tokens = sum(step["tokens"] for step in lately)
     tiles = [
-        (f"{len(run.steps)} of {run.config.train.steps}", "steps"),
+        (f"{done} of {run.config.train.steps}", "steps"),
         (_number(last["loss"]), "loss"),
         (format_count(tokens / sum(step["step_s"] for step in lately)), "tokens/s"),
         (format_seconds(step_s), "per step"),
@@ -72,7 +73,7 @@ def _tiles(run: RunData) -> str:
     if evaluated:
         tiles.insert(2, (_number(evaluated[-1]), "held-out loss"))
     if run.result is None:
-        left = run.config.train.steps - len(run.steps)
+        left = run.config.train.steps - done
         tiles.append((format_seconds(left * step_s), "left"))
     else:
         tiles.append((format_seconds(run.result["elapsed_s"]), "in all"))
@@ -177,12 +178,16 @@ def _events(run: RunData) -> str:
 
 
 def _told(run: RunData) -> Iterator[tuple[str, str]]:
+    restarts = 0
     for step in run.steps:
+        if step["restarts"] > restarts:
+            yield str(step["step"] + 1), "the first step after the workers were started again"
+        restarts = step["restarts"]
         if step["skipped"]:
             yield str(step["step"] + 1), f"no update, because {step['skipped']}"
     if run.result is not None:
-        if run.result["restarts"]:
-            yield "", f"{run.result['restarts']} restarts of the workers"
+        for cause, count in run.result["restarts"].items():
+            yield "", f"workers started again {count} x, cause: {cause}"
         if run.result["checkpoint"]:
             yield "", f"last checkpoint {run.result['checkpoint']}"
         yield str(run.result["steps"]), f"end: {run.result['status']}"

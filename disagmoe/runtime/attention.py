@@ -14,6 +14,7 @@ from disagmoe.model.device import count_values
 from disagmoe.model.dispatch import Dedupe, Dispatch, combine, place_gates, plan_dispatch, sum_rows
 from disagmoe.model.losses import (
     StepTotals,
+    global_balance_loss,
     micro_batch_balance_loss,
     sequence_balance_loss,
     usual_chunk,
@@ -21,7 +22,7 @@ from disagmoe.model.losses import (
 )
 from disagmoe.model.params import HeadParams
 from disagmoe.model.router import Routing
-from disagmoe.runtime.channels import choices_name
+from disagmoe.runtime.channels import choices_spec
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.counters import StepCounters
 from disagmoe.runtime.halves import Halves, Part
@@ -101,6 +102,7 @@ class AttentionSide:
         self._config = context.config
         self._parameters = parameters
         self._slots = slots
+        self._choices = choices_spec(context.spec, role.group, role.ring)
         self._choices_channel: TransportChannel | None = None
         self._halves = Halves(context, {**parameters.values, **parameters.balances})
         self._recomputes = context.recomputes(Side.ATTENTION)
@@ -112,7 +114,7 @@ class AttentionSide:
 
     def connect(self, channels: Mapping[str, TransportChannel]) -> None:
         """Take the channel on which this role sums its choices, if there is one."""
-        self._choices_channel = channels.get(choices_name(self._role.group, self._role.ring))
+        self._choices_channel = channels.get(self._choices.name)
 
     def begin(self, parts: Sequence[Part], totals: StepTotals, *, training: bool) -> None:
         """Take the data of a step or an evaluation."""
@@ -320,9 +322,8 @@ class AttentionSide:
         saved = self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
         counts_E = count_values(saved.expert_TK.flatten(), self._config.model.experts)
         if self._choices_channel is not None:
-            layout, worker = self._context.layout, self._context.worker
-            members = [str(peer) for peer in layout.members(worker.group, worker.ring)]
-            sum_in_rank_order(self._choices_channel, str(worker), members, [counts_E])
+            me, members = str(self._context.worker), self._choices.sources
+            sum_in_rank_order(self._choices_channel, me, members, [counts_E])
         self._slots.put(_slot(SlotKind.COUNTS, layer, mb), counts_E)
 
     def _attn_bwd(self, layer: int, mb: int) -> None:
@@ -338,7 +339,7 @@ class AttentionSide:
             grads = [self._residual_grad(layer, mb), drows_TD]
         outputs.append(out.routing.gate_TK)
         grads.append(dgate_TK)
-        for terms in (computed.terms, self._micro_batch_term(layer, mb, out.routing)):
+        for terms in (computed.terms, self._summed_term(layer, mb, out.routing)):
             if terms is not None:
                 outputs.append(terms)
                 grads.append(torch.ones_like(terms))
@@ -375,17 +376,24 @@ class AttentionSide:
         gates = [(to.choice_P, view["gate_P"]) for to, view in zip(saved.sent, views, strict=True)]
         return sum_rows(tokens, rows), place_gates(tokens, top_k, gates)
 
-    def _micro_batch_term(self, layer: int, mb: int, routing: Routing) -> torch.Tensor | None:
-        """Return the weighted balance loss over the whole micro-batch, or None for another scope.
+    def _summed_term(self, layer: int, mb: int, routing: Routing) -> torch.Tensor | None:
+        """Return the weighted balance loss over the whole micro-batch or step, or None for another
+        scope.
 
         It is known only now that the counts of all workers have been summed."""
-        loss = self._config.train.loss
-        if loss.aux_scope != "micro_batch" or not self._context.spec.reduce_counts:
+        loss, spec = self._config.train.loss, self._context.spec
+        counts = [
+            self._slots.get(_slot(SlotKind.COUNTS, layer, at), torch.Tensor)
+            for at in spec.counts_read_by(mb)
+        ]
+        if not counts:
             return None
-        counts_E = self._slots.get(_slot(SlotKind.COUNTS, layer, mb), torch.Tensor)
-        balance = micro_batch_balance_loss(
-            routing, counts_E, self._parts[mb].micro_batch_tokens, self._totals
-        )
+        if spec.counts_of_step:
+            balance = global_balance_loss(routing, torch.stack(counts).sum(0), self._totals)
+        else:
+            balance = micro_batch_balance_loss(
+                routing, counts[0], self._parts[mb].micro_batch_tokens, self._totals
+            )
         self.counters.balance_LM[self._context.model_layer(layer), mb] = balance.detach()
         return loss.aux_coef * balance
 

@@ -18,9 +18,13 @@ def counts_name(channel: Channel, ring: int) -> str:
     return f"{channel_name(channel, ring)}.counts"
 
 
-def choices_name(role: Group, ring: int) -> str:
-    """Name of the channel on which an attention role sums how often experts were chosen."""
-    return f"{ring_prefix(ring)}{role}.choices"
+def choices_spec(spec: ProgramSpec, role: Group, ring: int) -> ChannelSpec:
+    """The channel on which an attention role sums how often experts were chosen: one for each
+    ring, or one for all where the counts of a whole step are summed. Its one worker needs none."""
+    layout = spec.layout
+    rings = range(layout.rings) if spec.counts_of_step else (ring,)
+    members = tuple(name for one in rings for name in _names(layout, role, one))
+    return ChannelSpec(f"{ring_prefix(rings[0])}{role}.choices", members, members)
 
 
 def replicas_name(kind: SegmentKind, worker: Worker) -> str:
@@ -68,10 +72,7 @@ def channel_specs(spec: ProgramSpec, *, shared_with_experts: bool = False) -> li
             if spec.sends_counts(channel):
                 specs.append(ChannelSpec(counts_name(channel, ring), *ends, on_host=True))
             specs.append(ChannelSpec(channel_name(channel, ring), *ends))
-        for role in layout.roles if spec.sums_counts else ():
-            members = _names(layout, role, ring)
-            if role.side is Side.ATTENTION and len(members) > 1:
-                specs.append(ChannelSpec(choices_name(role, ring), members, members))
+        specs += _choices_specs(spec, ring)
     specs += _replica_specs(layout, shared_with_experts)
     everyone = tuple(str(worker) for worker in layout.workers)
     specs.append(ChannelSpec(WORLD, everyone, everyone, on_host=True))
@@ -80,6 +81,15 @@ def channel_specs(spec: ProgramSpec, *, shared_with_experts: bool = False) -> li
 
 def _names(layout: Layout, role: Group, ring: int) -> tuple[str, ...]:
     return tuple(str(worker) for worker in layout.members(layout.host(role), ring))
+
+
+def _choices_specs(spec: ProgramSpec, ring: int) -> list[ChannelSpec]:
+    """Channels of the sums that begin with `ring`."""
+    if not spec.sums_counts or (spec.counts_of_step and ring > 0):
+        return []
+    roles = [role for role in spec.layout.roles if role.side is Side.ATTENTION]
+    found = [choices_spec(spec, role, ring) for role in roles]
+    return [one for one in found if len(one.sources) > 1]
 
 
 def _replica_specs(layout: Layout, shared_with_experts: bool) -> list[ChannelSpec]:

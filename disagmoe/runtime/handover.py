@@ -5,12 +5,12 @@ the senders know, so each notes when it handed a payload over, and tells its rec
 the program, in one message per pair of workers and step.
 """
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
 from disagmoe.runtime.context import Context
+from disagmoe.runtime.moments import HostMoments, Moment, Moments
 from disagmoe.schedule.gateways import peers
 from disagmoe.schedule.ir import Op, Program, Transfer, TransferKey
 from disagmoe.schedule.layout import Channel
@@ -23,30 +23,33 @@ _RECEIVES = (Op.POST_RECV, Op.EXCHANGE)
 class Handovers:
     """One worker's; a program at a time."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, moments: Moments | None = None) -> None:
+        """`moments` are the host's if not given."""
         self._context = context
+        self._moments: Moments = moments or HostMoments()
         self._me = str(context.worker)
         self.clock_offset_s = 0.0
         """What this worker's clock needs to show the first worker's time."""
         self._sends: dict[str, list[TransferKey]] = {}
         self._receives: dict[str, list[TransferKey]] = {}
-        self._noted_s: dict[TransferKey, float] = {}
+        self._noted: dict[TransferKey, Moment] = {}
         self._arriving: dict[str, torch.Tensor] = {}
         self._work: Work | None = None
 
     def begin(self, program: Program) -> None:
         """Begin a program of this worker."""
-        self._noted_s.clear()
+        self._noted.clear()
         self._sends = self._by_peer(_keys(program, _SENDS), sends=True)
         self._receives = self._by_peer(_keys(program, _RECEIVES), sends=False)
 
     def note(self, key: TransferKey) -> None:
         """This worker hands over the payload of `key` now, or its counts, which go ahead."""
-        self._noted_s.setdefault(key, time.perf_counter())
+        self._noted.setdefault(key, self._moments.now())
 
     def tell(self, world: TransportChannel) -> None:
         """Begin to tell the receivers, and to hear from the senders. All workers call it at the
-        same place of their posts on `world`."""
+        same place of their posts on `world`. Waits until the device has computed what was sent,
+        which the sums that follow would wait for at once."""
         leaving = {peer: self._vector(keys) for peer, keys in self._sends.items()}
         self._arriving = {
             peer: torch.empty(len(keys), dtype=torch.float64)
@@ -68,7 +71,7 @@ class Handovers:
         return heard
 
     def _vector(self, keys: Sequence[TransferKey]) -> torch.Tensor:
-        times_s = [self._noted_s[key] + self.clock_offset_s for key in keys]
+        times_s = [self._moments.time_s(self._noted[key]) + self.clock_offset_s for key in keys]
         return torch.tensor(times_s, dtype=torch.float64)
 
     def _by_peer(self, keys: Iterable[TransferKey], *, sends: bool) -> dict[str, list[TransferKey]]:

@@ -15,9 +15,11 @@ from disagmoe.runtime.awaited import awaited
 from disagmoe.runtime.channels import WORLD
 from disagmoe.runtime.clock import Stopwatch
 from disagmoe.runtime.context import Context
+from disagmoe.runtime.devicetime import Flights
 from disagmoe.runtime.handover import Handovers
 from disagmoe.runtime.inbox import Arrivals, Inbox, Ports, Receiver, hop_until_now, moved
 from disagmoe.runtime.launching import LaunchingInbox
+from disagmoe.runtime.moments import HostMoments, Moments
 from disagmoe.runtime.side import SideOps
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.trace import Hop
@@ -50,19 +52,25 @@ class Interpreter:
         channels: Mapping[str, TransportChannel],
         stopwatch: Stopwatch,
         launches: Launches | None = None,
+        moments: Moments | None = None,
     ) -> None:
-        """`launches` where one thread posts everything (see Transport.launches)."""
+        """`launches` where one thread posts everything (see Transport.launches); `moments` is the
+        worker's clock, the host's if not given."""
         self._context = context
         self._sides = sides
         self._slots = slots
         self._stopwatch = stopwatch
         self._channels = channels
         self._ports = Ports(context, channels)
-        self.handovers = Handovers(context)
+        moments = moments or HostMoments()
+        self.handovers = Handovers(context, moments)
         self._hops: list[Hop] = []
-        parts = context, sides, slots, self._ports, self._hops
+        self._flights = None if launches is None else Flights(launches, moments)
+        parts = context, sides, slots, self._ports
         self._inbox: Receiver = (
-            Inbox(*parts) if launches is None else LaunchingInbox(*parts, launches)
+            Inbox(*parts, self._hops)
+            if launches is None or self._flights is None
+            else LaunchingInbox(*parts, launches, self._flights)
         )
         self._works: dict[TransferKey, list[Work]] = {}
         self._arrivals: Arrivals = {}
@@ -125,6 +133,8 @@ class Interpreter:
     def _settle(self, sent_s: Mapping[TransferKey, float]) -> None:
         """Tell waiting for the network from waiting for those who send."""
         self._stopwatch.settle(sent_s)
+        if self._flights is not None:
+            self._hops += self._flights.land(wanted=self._stopwatch.traces)
         if not self._stopwatch.traces:
             return
         sent = {(str(key.channel), moved(key)): time_s for key, time_s in sent_s.items()}
@@ -194,11 +204,14 @@ class Interpreter:
         arrival = self._arrivals.pop(key, None)
         if arrival is None:
             self._stopwatch.switch(Kind.SEND, self.instruction)
-            for work in self._works.pop(key):
+            works = self._works.pop(key)
+            for work in works:
                 work.wait()
-            # when a send was complete is not known, only that it was by now
-            nbytes = self._slots.get(key.sent, Outgoing).nbytes
-            self._hops.append(hop_until_now(key, True, nbytes, self._posted_s.pop(key)))
+            nbytes, posted_s = self._slots.get(key.sent, Outgoing).nbytes, self._posted_s.pop(key)
+            if self._flights is not None:
+                self._flights.add(key, True, nbytes, works[-1])
+            else:  # when a send was complete is not known, only that it was by now
+                self._hops.append(hop_until_now(key, True, nbytes, posted_s))
         else:
             self._stopwatch.switch(Kind.RECV_WAIT, self.instruction, awaited=key)
             self._slots.put(key.received, arrival.result())

@@ -6,17 +6,16 @@ counts come over host memory, so the device is asked for nothing; while the prog
 the device works off what it has been given.
 """
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from disagmoe.runtime.context import Context
-from disagmoe.runtime.inbox import Arrivals, Ports, check_counts, hop_until_now
+from disagmoe.runtime.devicetime import Flights
+from disagmoe.runtime.inbox import Arrivals, Ports, check_counts
 from disagmoe.runtime.side import Counts, SideOps
 from disagmoe.runtime.slots import SlotTable
-from disagmoe.runtime.trace import Hop
 from disagmoe.runtime.wire import HEADER_LENGTH, Incoming, Outgoing
 from disagmoe.schedule.gateways import peers
 from disagmoe.schedule.ir import Op, Program, Transfer, TransferKey
@@ -37,10 +36,9 @@ class _Receive:
     """A payload under way; what the program takes it from."""
 
     key: TransferKey
-    hops: list[Hop]
+    flights: Flights
     work: Work | None = None
     incoming: Incoming | None = None
-    posted_s: float = field(default_factory=time.perf_counter)
 
     def result(self) -> Incoming:
         """Return the payload, which the device may read from now on."""
@@ -48,7 +46,7 @@ class _Receive:
         assert self.incoming is not None
         self.work.wait()
         nbytes = sum(len(buffer) for buffer in self.incoming.buffers.values())
-        self.hops.append(hop_until_now(self.key, False, nbytes, self.posted_s))
+        self.flights.add(self.key, False, nbytes, self.work)
         return self.incoming
 
 
@@ -61,16 +59,16 @@ class LaunchingInbox:
         sides: Mapping[Side, SideOps],
         slots: SlotTable,
         ports: Ports,
-        hops: list[Hop],
         launches: Launches,
+        flights: Flights,
     ) -> None:
-        """`hops` is told of every transfer that has arrived."""
+        """`flights` is told of every receive."""
         self._context = context
         self._sides = sides
         self._slots = slots
         self._ports = ports
-        self._hops = hops
         self._launches = launches
+        self._flights = flights
         self._announced: dict[TransferKey, _Announced] = {}
         self._receives: dict[TransferKey, _Receive] = {}
 
@@ -78,7 +76,7 @@ class LaunchingInbox:
         """Return what `program` will receive; nothing is posted yet."""
         self._announced.clear()
         self._receives = {
-            instruction.key: _Receive(instruction.key, self._hops)
+            instruction.key: _Receive(instruction.key, self._flights)
             for instruction in program.instructions
             if isinstance(instruction, Transfer) and instruction.op in (Op.POST_RECV, Op.EXCHANGE)
         }
@@ -137,5 +135,4 @@ class LaunchingInbox:
             views[peer] = message.views(buffers[peer])
         receive = self._receives[key]
         receive.incoming = Incoming(buffers, views, reused=True)
-        receive.posted_s = time.perf_counter()
         receive.work = self._ports.post_payload(key, sends, buffers)

@@ -2,11 +2,8 @@
 
 import logging
 import math
-import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-
-import torch
 
 from disagmoe.data.batch import Batch, count_valid, join_batches, ring_micro_batches, worker_part
 from disagmoe.data.source import BatchSource
@@ -16,12 +13,20 @@ from disagmoe.optim.clip import all_finite, clip_scale, nonfinite_names
 from disagmoe.optim.lr import learning_rate
 from disagmoe.runtime.attention import AttentionSide
 from disagmoe.runtime.channels import WORLD, channel_specs
-from disagmoe.runtime.clock import Stopwatch
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.counters import StepCounters
+from disagmoe.runtime.devicetime import stopwatch_of
 from disagmoe.runtime.experts import ExpertSide
 from disagmoe.runtime.halves import Part
 from disagmoe.runtime.interpreter import Interpreter
+from disagmoe.runtime.memory import (
+    measure,
+    memory_explained,
+    memory_table,
+    peak_memory_bytes,
+    predict,
+)
+from disagmoe.runtime.moments import moments_of
 from disagmoe.runtime.offsets import clock_offset
 from disagmoe.runtime.parameters import (
     Parameters,
@@ -46,7 +51,6 @@ from disagmoe.storage import Location
 from disagmoe.transport.base import Transport, TransportChannel
 from disagmoe.transport.collective import reduce_to_all_small
 from disagmoe.transport.counted import CountedChannel, Traffic
-from disagmoe.units import KIB
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +79,10 @@ class WorkerRuntime:
         config = context.config
         self._attention_weights = config.parallel.attention_weights
         self._slots = SlotTable(config.cluster.transfer_timeout_s)
-        self.stopwatch = Stopwatch()
+        self._moments = moments_of(
+            context.device, transport.launches, config.cluster.transfer_timeout_s
+        )
+        self.stopwatch = stopwatch_of(self._moments)
         self.parameters = Parameters(
             local_tensors(
                 config.model,
@@ -124,7 +131,13 @@ class WorkerRuntime:
         if self._experts is not None:
             sides[Side.EXPERT] = self._experts
         self.interpreter = Interpreter(
-            context, sides, self._slots, self._channels, self.stopwatch, transport.launches
+            context,
+            sides,
+            self._slots,
+            self._channels,
+            self.stopwatch,
+            transport.launches,
+            self._moments,
         )
 
     def connect(self) -> None:
@@ -222,6 +235,7 @@ class WorkerRuntime:
         a batch of another size than the program is made for.
         """
         self._step = step
+        self._moments.adopt()
         config = self._context.config
         traced = config.trace.covers(step) or self._is_profiled(step)
         self.stopwatch.trace(traced)
@@ -235,7 +249,8 @@ class WorkerRuntime:
             Op.REDUCE_WORLD: self._reduce_world,
             Op.UPDATE: self._update,
         }
-        self.interpreter.run(self._train.program, step_end)
+        with memory_explained(self.memory_table):
+            self.interpreter.run(self._train.program, step_end)
         world = self._world
         assert world is not None
         saving = self._save(world)
@@ -257,6 +272,11 @@ class WorkerRuntime:
             peak_memory_bytes=peak_memory_bytes(self._context.device),
             trace=self._take_trace() if traced else None,
         )
+
+    def memory_table(self) -> str:
+        """Return what training was predicted to take, and what it has taken so far."""
+        measured = measure(self.parameters, self.update, self._context.device)
+        return memory_table(predict(self._context, self._train), measured)
 
     def _take_traffic(self) -> dict[str, Traffic]:
         taken = {name: channel.take() for name, channel in self._counted.items()}
@@ -326,6 +346,7 @@ class WorkerRuntime:
     def _reduce_world(self) -> None:
         self.stopwatch.switch(Kind.OPTIMIZER)
         norms = self.update.norm_squared()
+        self._moments.calibrate()  # the norms have been read: the device is idle
         self.stopwatch.switch(Kind.IDLE, str(Op.REDUCE_WORLD))
         save = self.saver is not None and self._asks_to_save(self.saver)
         self._world = self._sum_world(norms, nonfinite=self._nonfinite, save=save)
@@ -400,10 +421,3 @@ class WorkerRuntime:
 def _whole(source: BatchSource) -> Batch:
     """All held-out sequences as one batch, which the evaluation program cuts into micro-batches."""
     return join_batches(list(source.held_out()))
-
-
-def peak_memory_bytes(device: torch.device) -> int:
-    """Largest memory so far: of the device on CUDA, else resident memory of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB

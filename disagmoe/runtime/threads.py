@@ -32,13 +32,15 @@ class ThreadedRun:
         *,
         checkpoints: Location | None = None,
         timeout_s: float = 60.0,
+        device: torch.device | None = None,
     ) -> None:
+        """All workers compute on `device`, by default the CPU."""
         train, evaluation = compile_for(config)
         layout = train.programs.spec.layout
         self.hub = InprocHub([str(worker) for worker in layout.workers], timeout_s)
         self.workers = {
             worker: WorkerRuntime(
-                Context(config, train.programs.spec, worker, torch.device("cpu")),
+                Context(config, train.programs.spec, worker, device or torch.device("cpu")),
                 train.programs.part(worker.group),
                 None if evaluation is None else evaluation.programs.part(worker.group),
                 self.hub.transport(str(worker)),

@@ -155,9 +155,11 @@ class Place:
     following: int | None
     """Place on the same group that waits for it."""
     inputs: int
-    """Transfers and ops of the same micro-batch that it waits for."""
+    """Transfers and ops that it waits for, but for what `sums` adds."""
     sums: bool
     """Whether it also waits for the same op of the micro-batch before."""
+    gathering: int | None = None
+    """Place on the same group that waits for it in every micro-batch."""
 
 
 def places(spec: ProgramSpec, costs: Times) -> tuple[Place, ...]:
@@ -182,6 +184,11 @@ def places(spec: ProgramSpec, costs: Times) -> tuple[Place, ...]:
     for step in steps:
         for reader in (*(send.reader for send in step.sends), *([step.then] if step.then else ())):
             inputs[place_of[reader]] += 1
+    last = layout.layers - 1
+    routed = place_of[Compute(Op.ATTN_FWD, last, 0)]
+    gathered = place_of.get(Compute(Op.ATTN_BWD, last, 0)) if spec.gathers_step else None
+    if gathered is not None:
+        inputs[gathered] += spec.micro_batches
     return tuple(
         Place(
             compute=step.compute,
@@ -191,6 +198,7 @@ def places(spec: ProgramSpec, costs: Times) -> tuple[Place, ...]:
             following=None if step.then is None else place_of[step.then],
             inputs=inputs[place],
             sums=step.compute.op in SUMMING_OPS,
+            gathering=gathered if place == routed else None,
         )
         for place, step in enumerate(steps)
     )

@@ -76,9 +76,11 @@ def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
         micro_batches=count,
         training=training,
         split_backward=training and parallel.split_backward,
-        reduce_counts=training and loss.aux_coef > 0 and loss.aux_scope == "micro_batch",
+        reduce_counts=training and loss.aux_coef > 0 and loss.aux_scope != "sequence",
+        counts_of_step=training and loss.balances_step,
     )
-    in_flight = min(depth_in_flight(parallel, config.micro_batches), count)
+    depth = depth_in_flight(parallel, config.micro_batches, all_of_step=loss.balances_step)
+    in_flight = min(depth, count)
     return ProgramRequest(
         spec=spec,
         schedule=parallel.schedule,

@@ -244,6 +244,9 @@ class ProgramSpec:
     reduce_counts: bool = False
     """Whether expert counts are summed over an attention group (aux loss of a micro-batch); an
     evaluation has no aux loss and sums none."""
+    counts_of_step: bool = False
+    """With `reduce_counts`: sums go over all rings, and the attention backward of a layer reads
+    those of all micro-batches (aux loss of the whole step)."""
     split_backward: bool = False
     """Whether the experts' backward is two ops: gradients of the rows, which others wait for, and
     gradients of the parameters, which may come later."""
@@ -251,11 +254,24 @@ class ProgramSpec:
     def __post_init__(self) -> None:
         if self.micro_batches < 1:
             raise ScheduleError(f"{self.micro_batches} micro-batches; use 1 or more")
+        if self.counts_of_step and not self.reduce_counts:
+            raise ScheduleError("counts_of_step needs reduce_counts")
 
     @property
     def sums_counts(self) -> bool:
         """Whether the programs hold `reduce_counts`."""
         return self.reduce_counts and self.training
+
+    @property
+    def gathers_step(self) -> bool:
+        """Whether no micro-batch goes back through the last layer before all have reached it."""
+        return self.counts_of_step and self.training
+
+    def counts_read_by(self, mb: int) -> range:
+        """Micro-batches whose sums the attention backward of `mb` reads."""
+        if not self.sums_counts:
+            return range(0)
+        return range(self.micro_batches) if self.counts_of_step else range(mb, mb + 1)
 
     def sends_counts(self, channel: Channel) -> bool:
         """Whether the receiver must be told the row counts of `channel` beforehand.
@@ -427,7 +443,7 @@ def _backward_effects(op: Op, layer: int, mb: int, spec: ProgramSpec) -> Effects
         case Op.HEAD:
             return Effects(_inputs(layer, mb, spec), _input_grads(layer, mb, spec))
         case Op.ATTN_BWD:
-            counts = (_attention(SlotKind.COUNTS, layer, mb),) if spec.sums_counts else ()
+            counts = (_attention(SlotKind.COUNTS, layer, at) for at in spec.counts_read_by(mb))
             grads: tuple[Slot, ...] = (_attention(SlotKind.DROWS, layer, mb),)
             if not spec.layout.fused_residual:
                 grads = (*grads, _attention(SlotKind.DRESIDUAL, layer, mb))

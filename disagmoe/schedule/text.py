@@ -42,7 +42,9 @@ _HEADER = (
     "reduce_counts",
     "split_backward",
 )
-_FLAGS = ("fused_residual", "colocated", "training", "reduce_counts", "split_backward")
+_FLAGS = ("fused_residual", "colocated", "training", "split_backward")
+_SUMS = ("0", "1", "2")
+"""Values of `reduce_counts`: no sums, of each micro-batch, of the whole step."""
 
 
 def write_program(program: Program, spec: ProgramSpec) -> str:
@@ -60,7 +62,7 @@ def write_program(program: Program, spec: ProgramSpec) -> str:
         layout.workers_per_host,
         spec.micro_batches,
         int(spec.training),
-        int(spec.reduce_counts),
+        int(spec.reduce_counts) + int(spec.counts_of_step),
         int(spec.split_backward),
     )
     header = [f"{key} {value}" for key, value in zip(_HEADER, values, strict=True)]
@@ -106,6 +108,8 @@ def _header_value(key: str, value: str, number: int) -> str:
             raise ScheduleError(f"line {number}: {error}") from None
     elif key in _FLAGS and value not in ("0", "1"):
         raise ScheduleError(f"line {number}: {key} must be 0 or 1, found {value!r}")
+    elif key == "reduce_counts" and value not in _SUMS:
+        raise ScheduleError(f"line {number}: {key} must be 0, 1 or 2, found {value!r}")
     elif not (value.isascii() and value.isdecimal()):
         raise ScheduleError(f"line {number}: {key} must be a number, found {value!r}")
     return value
@@ -127,7 +131,8 @@ def _spec(values: dict[str, int]) -> ProgramSpec:
         layout=layout,
         micro_batches=values["micro_batches"],
         training=bool(values["training"]),
-        reduce_counts=bool(values["reduce_counts"]),
+        reduce_counts=values["reduce_counts"] > 0,
+        counts_of_step=values["reduce_counts"] == 2,
         split_backward=bool(values["split_backward"]),
     )
 

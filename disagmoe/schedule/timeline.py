@@ -104,6 +104,11 @@ class Simulation:
         """`chain` is that of `spec`; for the rest see `simulate`."""
         if in_flight < 1:
             raise ScheduleError(f"{in_flight} micro-batches in flight; use 1 or more")
+        if spec.gathers_step and in_flight < spec.micro_batches:
+            raise ScheduleError(
+                f"expert counts of a whole step need all {spec.micro_batches} micro-batches in "
+                f"flight, and {in_flight} may be"
+            )
         self._groups = spec.layout.all_groups
         self._places = chain
         self._length = len(self._places)
@@ -191,6 +196,9 @@ class Simulation:
             self._at(parcel.start, parcel)
         if place.following is not None:
             self._satisfy(op - at + place.following)
+        if place.gathering is not None:
+            for other in range(self._micro_batches):
+                self._satisfy(other * self._length + place.gathering)
         self._left[mb] -= 1
         if self._left[mb] == 0:
             self._admit()

@@ -90,13 +90,16 @@ def simulate(config: RunConfig) -> Result:
     return simulate_compiled(request.build(times.op_costs()), times, config.train.global_batch_size)
 
 
-def simulate_compiled(compiled: Compiled, times: StepTimes, batch: int) -> Result:
+def simulate_compiled(
+    compiled: Compiled, times: StepTimes, batch: int, *, by_group: bool = False
+) -> Result:
     """Simulate programs for a step of `batch` sequences; `times` are those of their layout.
 
-    Workers are simulated one by one where they are unequal, else by group.
+    Workers are simulated one by one where they are unequal, else by group; with `by_group` always
+    by group, at the pace of its slowest worker.
     """
     scenario, timeline = times.scenario, compiled.timeline
-    one_by_one = uneven(scenario)
+    one_by_one = uneven(scenario) and not by_group
     lowered = lower(compiled.programs, times.slowest)
     load = worker_load(lowered, times) if one_by_one else group_load(lowered)
     engine = Engine(lowered, load)

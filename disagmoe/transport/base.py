@@ -12,6 +12,8 @@ from typing import Protocol
 
 import torch
 
+from disagmoe.transport.streams import Event
+
 
 @dataclass(frozen=True, slots=True)
 class ChannelSpec:
@@ -73,6 +75,13 @@ class Launches(Protocol):
 
     def check(self) -> None:
         """Raise TransportError if a transfer of this worker has failed by now."""
+
+    def mark(self) -> Event:
+        """Return the point after what the device has been given to compute so far."""
+
+    def flown(self, work: Work) -> tuple[Event, Event] | None:
+        """Return when a transfer that was waited for could begin, and when it was complete; None
+        for one without messages."""
 
 
 class Transport(Protocol):

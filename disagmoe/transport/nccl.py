@@ -13,7 +13,7 @@ import torch
 from torch.distributed import DistError, PrefixStore, Store  # type: ignore[attr-defined]
 
 from disagmoe.errors import TransportError
-from disagmoe.transport.base import ChannelSpec, Transport, TransportChannel
+from disagmoe.transport.base import ChannelSpec, Transport, TransportChannel, Work
 from disagmoe.transport.nccl_book import Book, Entry, disagreements
 from disagmoe.transport.nccl_launch import Flight, LaunchThread, Watch
 from disagmoe.transport.nccl_library import Communicator, Nccl
@@ -193,6 +193,20 @@ class NcclTransport(Watch):
     def check(self) -> None:
         """See Launches.check."""
         self.launch_thread.check()
+
+    def mark(self) -> Event:
+        """See Launches.mark."""
+        return self._streams.now()
+
+    def flown(self, work: Work) -> tuple[Event, Event] | None:
+        """See Launches.flown."""
+        assert isinstance(work, NcclWork)
+        flight = work.flight
+        if flight is None:
+            return None
+        assert flight.began is not None
+        assert flight.done is not None
+        return flight.began, flight.done
 
     def open(self, specs: Sequence[ChannelSpec]) -> dict[str, TransportChannel]:
         """See Transport.open."""

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from disagmoe.data.prepared import PreparedData
 from disagmoe.errors import DataError
 from disagmoe.hf.exporting import export_model
 from disagmoe.hf.importing import import_model
-from disagmoe.hf.verify import tiny_models
+from disagmoe.hf.verify import first_difference, tiny_models
 from disagmoe.model.transformer import logits
 from disagmoe.storage import Location
 from tests.unit.actors.threadcrew import run_of
@@ -127,6 +128,28 @@ def test_too_little_data_is_told(tmp_path: Path, data: str) -> None:
     import_model(source_of(tmp_path / "source", "mixtral/20"), imported)
     with pytest.raises(DataError, match="hold no sequence of 5000 targets; use a shorter"):
         evaluate(imported, data, sequence_length=5000)
+
+
+@pytest.mark.hf
+def test_where_a_wrong_model_first_differs_is_told(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    name = "deepseek_v3/20"
+    source = source_of(tmp_path / "source", name)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    import_model(source, str(tmp_path / "imported"))
+    tokens = torch.arange(20).view(2, 10)
+
+    def told(tensor: str) -> str:
+        store = whole_store(find(str(tmp_path / "imported")), MODELS[name], torch.float32)
+        if tensor:
+            store[tensor] *= 2
+        return first_difference(theirs, store, MODELS[name], tokens)
+
+    assert re.match(r"first differs after the embedding: [\d.e+-]+$", told("embed.weight"))
+    assert re.match(r"first differs after layer 0: ", told("layers.0.dense.down.weight"))
+    assert re.match(r"first differs after layer 1: ", told("layers.1.attn.o.weight"))
+    only_last = "differs only after layer 2, the final norm or the LM head"
+    assert told("layers.2.attn.o.weight") == told("head.weight") == only_last
 
 
 @pytest.mark.hf

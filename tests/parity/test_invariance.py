@@ -30,7 +30,7 @@ from disagmoe.runtime.invariance.compare import (
     same_bits,
     tensor_difference,
 )
-from disagmoe.runtime.invariance.layouts import Case, cases
+from disagmoe.runtime.invariance.layouts import Case, cases, fitting
 from disagmoe.runtime.invariance.parallel import collect, divide, run_divided
 from disagmoe.runtime.invariance.run import Verdict, run_invariance
 from disagmoe.runtime.invariance.worker import Observation
@@ -97,10 +97,28 @@ def test_the_layouts_that_are_tried() -> None:
     split = [case for case in tried if case.split_backward]
     assert {case.schedule for case in split} >= {"af_pipe", "ep_overlap"}
     assert {case.groups for case in split} >= {1, 2, 4}
-    assert {case.aux_scope for case in tried} == {"sequence", "micro_batch"}
+    assert {case.aux_scope for case in tried} == {"sequence", "micro_batch", "global"}
     assert sum(case.transport == "gloo" for case in tried) >= 6
     twins = [case.twin for case in tried]
     assert len(set(twins)) < len(twins)
+
+
+def test_layouts_that_a_model_cannot_have_are_left_out() -> None:
+    """Tied embeddings of 4 layers are not in one group of 3; a step of 6 sequences that is asked
+    for in 4 micro-batches of equal size has 3."""
+    config = load_run_config(ROOT / "configs/tiny_mixtral.toml", [])
+    kept, others = fitting(config, cases())
+    assert {case.groups for case in others} == {3}
+    assert {why.partition(" needs ")[0] for why in others.values()} == {
+        "model.tied_embeddings = true"
+    }
+    assert set(kept) | set(others) == set(cases())
+    depths = {case.apply(config).parallel.in_flight for case in kept if case.micro_batches == 4}
+    assert depths == {1, 2, 3}
+    with pytest.raises(ConfigError, match=r"parallel.groups = 4 is more than model.layers = 2"):
+        fitting(
+            load_run_config(ROOT / "configs/tiny_wsd_bf16.toml"), [Case(groups=4, micro_batches=1)]
+        )
 
 
 # Planted faults

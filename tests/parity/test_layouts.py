@@ -218,6 +218,28 @@ def test_balance_per_sequence_does_not_depend_on_the_layout() -> None:
             assert (seen - expected).norm() <= 1e-12 * expected.norm()
 
 
+def test_balance_of_the_whole_step_does_not_depend_on_the_layout() -> None:
+    """Megatron-LM#3672: the definition is that of one batch, whoever holds its parts."""
+    batch = t.batch_of(tiny())
+    scope: dict[str, Any] = {"train__loss__aux_scope": "global"}
+    expected = balance_alone(batch, parallel__micro_batch_size=4, **scope)
+    one = balance_alone(
+        batch, parallel__micro_batch_size=4, train__loss__aux_scope="micro_batch"
+    )  # the same where the micro-batch is the step
+    assert (one - expected).norm() <= 1e-12 * expected.norm()
+    layouts: list[dict[str, Any]] = [
+        {"parallel__micro_batch_size": size, "parallel__attention_workers": workers}
+        for size in (1, 2, 4)
+        for workers in (1, 2, 3)
+    ]
+    rings: list[dict[str, Any]] = [
+        {"parallel__rings": rings, "parallel__groups": groups} for rings, groups in ((2, 1), (3, 2))
+    ]
+    for layout in layouts + rings:
+        seen = balance_alone(batch, **layout, **scope)
+        assert (seen - expected).norm() <= 1e-12 * expected.norm()
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("schedule", ["af_pipe", "ep_overlap"])
 def test_balance_per_micro_batch_equals_the_same_cut(workers: int, schedule: str) -> None:
@@ -235,6 +257,19 @@ def test_balance_per_micro_batch_equals_the_same_cut(workers: int, schedule: str
     t.assert_equals_reference(t.one_step(config, batch), expected)
     other = tiny(**sets, train__global_batch_size=5, parallel__micro_batch_size=1)
     assert abs(t.reference(other, batch).balance - expected.balance) > 1e-3
+
+
+def test_the_balance_of_gpt_oss_stays_at_its_least_value() -> None:
+    """Automodel#1559: raw logits taken for probabilities gave a loss of -80 after 80 steps."""
+    config = tiny(
+        model__family="gpt_oss",
+        model__layers=1,
+        parallel__micro_batch_size=4,
+        train__loss__aux_coef=1e-2,
+    )
+    with t.threads(config, [t.batch_of(config)] * 100) as run:
+        values = [t.step(run, number).report.balance for number in range(100)]
+    assert min(values) > 0.9  # 1 where routing is uniform, somewhat less by chance
 
 
 def test_no_memory_grows_without_balance() -> None:

@@ -132,6 +132,14 @@ def all_places(op, layer, spec):
     }[op]
 
 
+def elsewhere(op, layer, mb, spec):
+    """Slots of other micro-batches that an op reads too: counts of the whole step."""
+    if op is not Op.ATTN_BWD or not (spec.training and spec.counts_of_step):
+        return []
+    others = [other for other in range(spec.micro_batches) if other != mb]
+    return [Slot(Side.ATTENTION, SlotKind.COUNTS, layer, other) for other in others]
+
+
 def home(op, layer, spec):
     """Name of the role that holds the parameters of an op."""
     depth = spec.layout.groups
@@ -170,13 +178,17 @@ def reference(spec):
         backward += surrounded(Op.FAN_OUT_BWD, experts, Op.GATHER_ADD_BWD, layer)
         backward.append((Op.ATTN_BWD, layer))
     backward.append((Op.EMBED_BWD, None))
-    for mb in range(spec.micro_batches):
-        memory = {}
-        for op, layer in forward + (backward if spec.training else [(Op.HEAD_EVAL, None)]):
+    memories = [{} for _ in range(spec.micro_batches)]
+    back = backward if spec.training else [(Op.HEAD_EVAL, None)]
+    for phase, mb in [(phase, mb) for phase in (forward, back) for mb in range(len(memories))]:
+        memory = memories[mb]
+        for op, layer in phase:
             reads, target = places(op, layer, spec)
             side = home(op, layer, spec)[0]
             kinds = [(at, LEFT.get(SlotKind(k), SlotKind(k))) for at, k in reads]
             inputs = [memory[side if k == "saved" else "", at, k] for at, k in kinds]
+            for slot in elsewhere(op, layer, mb, spec):
+                inputs.append(memories[slot.mb]["", slot.layer, slot.kind])
             outs, added = run_op(op, layer, (mb, *inputs), spec.layout)
             for kind, symbol in outs.items():
                 memory[side if kind is SlotKind.SAVED else "", target, kind] = symbol
@@ -266,7 +278,9 @@ class World:
             return False
         reads, target = places(op, layer, self.spec)
         side = Side(role[0])
-        inputs = [self.take(actor, Slot(side, SlotKind(kind), at, mb)) for at, kind in reads]
+        slots = [Slot(side, SlotKind(kind), at, mb) for at, kind in reads]
+        slots += elsewhere(op, layer, mb, self.spec)
+        inputs = [self.take(actor, slot) for slot in slots]
         if op in GATEWAYS and not self.spec.layout.workers_per_host:
             raise IllegalError("no gateways here")
         outs, added = run_op(op, layer, (mb, *inputs), self.spec.layout)

@@ -1,5 +1,6 @@
 """Programs of any size: text round trips, and every layout compiles, verifies and repeats."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -27,6 +28,7 @@ from disagmoe.schedule.ir import (
 from disagmoe.schedule.layout import Channel, Group, Layout, Pass, Side, Worker
 from disagmoe.schedule.text import parse_instruction, read_programs, write_program
 from disagmoe.schedule.verify import verify
+from tests.property.schedule_oracle import runs
 
 numbers = st.integers(0, 10**6)
 groups = st.builds(Group, st.sampled_from(Side), numbers)
@@ -136,6 +138,25 @@ def test_a_timeline_keeps_its_own_rules(spec, schedule, in_flight, op_costs):
     ends = [spans[Compute(last, None, mb)].end for mb in range(spec.micro_batches)]
     for mb, begin in enumerate(begins):
         assert sum(end > begin for end in ends[:mb]) < in_flight
+
+
+@settings(max_examples=40)
+@given(specs(), st.sampled_from(["af_pipe", "ep_overlap"]), costs)
+def test_sums_of_the_whole_step_reach_every_backward(spec, schedule, op_costs):
+    """The oracle runs them, and no micro-batch goes back before the last one was routed."""
+    spec = replace(spec, reduce_counts=True, counts_of_step=True)
+    compiled = compile_programs(
+        spec, schedule=schedule, in_flight=spec.micro_batches, costs=op_costs
+    )
+    assert runs(compiled.programs)
+    texts = [write_program(program, spec) for program in compiled.programs.programs]
+    assert read_programs(texts) == compiled.programs
+    last = spec.layout.layers - 1
+    computed = [span.compute for span in compiled.timeline.spans if span.compute.layer == last]
+    routed = [at for at, compute in enumerate(computed) if compute.op is Op.ATTN_FWD]
+    back = [at for at, compute in enumerate(computed) if compute.op is Op.ATTN_BWD]
+    assert len(back) == (spec.micro_batches if spec.training else 0)
+    assert max(routed) < min(back, default=len(computed))
 
 
 @settings(max_examples=60)

@@ -258,6 +258,18 @@ def any_programs(rng):
     )
 
 
+def test_a_backward_needs_the_counts_of_all_micro_batches():
+    programs = compiled(2, 2, 3, 3, reduce_counts=True, counts_of_step=True)
+    place = next(
+        (number, index)
+        for number, program in enumerate(programs.programs)
+        for index, instruction in enumerate(program.instructions)
+        if str(instruction) == "reduce_counts L1 m2"
+    )
+    assert runs(programs)
+    assert agree(programs, [("a sum too few", drops(programs, *place))]) == 1
+
+
 def check_any_layout(count, seed):
     """Verifier and oracle agree on mutants of random layouts until `count` illegal ones are met."""
     rng = random.Random(seed)

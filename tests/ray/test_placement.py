@@ -81,7 +81,8 @@ def result_of(run_dir: Path) -> dict[str, Any]:
 def test_runs_at_once_have_nodes_of_their_own_and_leave_nothing(
     cluster: RayNodes, on_cluster: Callable[..., Launched], tmp_path: Path
 ) -> None:
-    first, second = on_cluster("first", *LONG), on_cluster("second", *LONG)
+    once = ("--set", "recovery.max_failures=0")
+    first, second = on_cluster("first", *LONG, *once), on_cluster("second", *LONG)
     places = [nodes_of(first), nodes_of(second)]
     assert [list(place) for place in places] == [["A0.0", "F0.0"]] * 2
     assert len({node for place in places for node in place.values()}) == 4

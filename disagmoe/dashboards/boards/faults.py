@@ -16,8 +16,12 @@ FAULTS = Dashboard(
             (
                 Panel(
                     title="Up",
-                    doc="Whether the process answers scrapes. A run that has ended has no targets.",
-                    queries=(Query(f"up{{job='disagmoe',{RUN}}}", "{{run}} {{instance}}"),),
+                    doc="Whether the process answers scrapes, and whether the run is on its way or "
+                    "its workers are being started again. A run that has ended has no targets.",
+                    queries=(
+                        Query(f"up{{job='disagmoe',{RUN}}}", "{{run}} {{instance}}"),
+                        Query(f"1 - {of(catalogue.RESTARTING)}", "{{run}} as a whole"),
+                    ),
                     view=View.STATES,
                     width=24,
                     low=0,
@@ -67,24 +71,29 @@ FAULTS = Dashboard(
                 ),
                 Panel(
                     title="Restarts in the last hour",
-                    doc="More than three: it does not get better by itself.",
+                    doc="It does not get better by itself: as long as recovery.max_failures is not "
+                    "set, the fourth failure within an hour ends the run.",
                     queries=(
                         Query(f"sum by (run) (increase({of(catalogue.RESTARTS)}[1h]))", "{{run}}"),
                     ),
                     view=View.STAT,
-                    width=6,
-                    steps=(Step(None, "green"), Step(1, "orange"), Step(3, "red")),
+                    width=4,
+                    steps=(Step(None, "green"), Step(1, "orange"), Step(2.5, "red")),
                 ),
                 Panel(
-                    title="Steps done more than once",
-                    doc="What restarts have cost so far, in steps.",
-                    queries=(
-                        Query(
-                            f"{of(catalogue.STEPS)} - on (run) {of(catalogue.PROGRESS)}", "{{run}}"
-                        ),
-                    ),
+                    title="Steps lost",
+                    doc="Done after the checkpoint that a restart went back to, and so in vain.",
+                    queries=(Query(of(catalogue.LOST_STEPS), "{{run}}"),),
                     view=View.STAT,
-                    width=6,
+                    width=4,
+                ),
+                Panel(
+                    title="Time spent restarting",
+                    doc="From failures until the next step began, of all restarts.",
+                    queries=(Query(of(catalogue.RESTART_SECONDS), "{{run}}"),),
+                    view=View.STAT,
+                    unit=Unit.SECONDS,
+                    width=4,
                 ),
             ),
         ),

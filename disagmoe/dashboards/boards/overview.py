@@ -59,7 +59,8 @@ OVERVIEW = Dashboard(
                 Panel(
                     title="MFU",
                     doc="Model FLOPs of the experts that tokens visit and of all else, over the "
-                    "peak of both sides. Needs metrics.attention_peak_flops and expert_peak_flops.",
+                    "peak of both sides; cores and unknown GPUs need metrics.attention_peak_flops "
+                    "and expert_peak_flops.",
                     queries=(Query(mfu(), "{{run}}"),),
                     view=View.STAT,
                     unit=Unit.RATIO,

@@ -1,10 +1,12 @@
 """The layouts that `disagmoe invariance` tries."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from disagmoe.config.load import override
 from disagmoe.config.parallel import COLOCATED
 from disagmoe.config.run import RunConfig
+from disagmoe.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class Case:
         extra = [self.schedule]
         extra += ["no-dedupe"] if self.dedupe == "none" else []
         extra += [f"host{self.workers_per_host}"] if self.dedupe == "node" else []
-        extra += ["aux-micro-batch"] if self.aux_scope == "micro_batch" else []
+        extra += [f"aux-{self.aux_scope}".replace("_", "-")] if self.aux_scope != "sequence" else []
         extra += [self.residual] if self.residual != "auto" else []
         extra += [f"R{self.rings}"] if self.rings > 1 else []
         extra += ["split-backward"] if self.split_backward else []
@@ -67,14 +69,16 @@ class Case:
     def apply(self, config: RunConfig) -> RunConfig:
         """Return `config` in this layout. Raises ConfigError where the model does not fit."""
         batch = -(-config.train.global_batch_size // self.rings)
+        size = -(-batch // self.micro_batches)
+        count = -(-batch // size)  # 3 where 4 are asked for of 6 sequences
         return override(
             config,
             [
-                f"parallel.micro_batch_size={-(-batch // self.micro_batches)}",
+                f"parallel.micro_batch_size={size}",
                 f"parallel.groups={self.groups}",
                 f"parallel.attention_workers={self.attention}",
                 f"parallel.expert_workers={self.experts}",
-                f"parallel.in_flight={self.in_flight}",
+                f"parallel.in_flight={min(self.in_flight, count)}",
                 f"parallel.schedule={self.schedule}",
                 f"parallel.dedupe={self.dedupe}",
                 f"parallel.workers_per_host={self.workers_per_host}",
@@ -125,6 +129,8 @@ def cases() -> list[Case]:
         Case(micro_batches=4, attention=2, experts=2, in_flight=4, aux_scope="micro_batch"),
         Case(micro_batches=4, groups=2, attention=3, in_flight=4, aux_scope="micro_batch"),
         Case(micro_batches=4, in_flight=1, aux_scope="micro_batch"),
+        Case(micro_batches=4, attention=2, experts=3, in_flight=4, aux_scope="global"),
+        Case(micro_batches=4, groups=2, attention=2, in_flight=4, aux_scope="global"),
     ]
     residuals = [
         Case(micro_batches=4, groups=2, in_flight=4, residual="direct"),
@@ -136,6 +142,7 @@ def cases() -> list[Case]:
         Case(micro_batches=2, rings=2, in_flight=2),
         Case(micro_batches=2, rings=3, attention=2, experts=2, in_flight=2),
         Case(micro_batches=2, rings=2, groups=2, attention=2, in_flight=2, attention_shares=(1, 9)),
+        Case(micro_batches=2, rings=2, groups=2, attention=2, in_flight=2, aux_scope="global"),
     ]
     colocated = [
         Case(micro_batches=4, schedule="ep_1f1b"),
@@ -171,6 +178,15 @@ def cases() -> list[Case]:
             in_flight=2,
             schedule="ep_overlap",
             aux_scope="micro_batch",
+        ),
+        Case(
+            micro_batches=4,
+            groups=2,
+            attention=2,
+            experts=2,
+            in_flight=4,
+            schedule="ep_1f1b",
+            aux_scope="global",
         ),
     ]
     # hosts of two expert workers; the last one may have one alone
@@ -228,3 +244,23 @@ def cases() -> list[Case]:
         Case(micro_batches=4, groups=2, in_flight=4, residual="direct", transport="gloo"),
     ]
     return grid + residuals + rings + colocated + two_hops + over_gloo
+
+
+def fitting(config: RunConfig, tried: Sequence[Case]) -> tuple[list[Case], dict[Case, str]]:
+    """Divide layouts into those that the model of `config` can have, and the others with the
+    reason: five groups for four layers, say.
+
+    Raises ConfigError where no layout fits.
+    """
+    kept: list[Case] = []
+    others: dict[Case, str] = {}
+    for case in tried:
+        try:
+            case.apply(config)
+        except ConfigError as error:
+            others[case] = "; ".join(error.problems)
+        else:
+            kept.append(case)
+    if not kept:
+        raise ConfigError(list(dict.fromkeys(others.values())))
+    return kept, others

@@ -31,10 +31,13 @@ def fault(**changes: Any) -> Injection:
 
 
 def runtime(step: int) -> Any:
-    segment = SimpleNamespace(flat_grad=torch.zeros(2, 3))
+    segments = {
+        "a": SimpleNamespace(flat_grad=torch.zeros(2, 3)),
+        "b": SimpleNamespace(flat_grad=torch.zeros(0)),
+    }
     return SimpleNamespace(
         step_under_way=step,
-        parameters=SimpleNamespace(segments={"a": segment}),
+        parameters=SimpleNamespace(segments=segments),
         interpreter=SimpleNamespace(probe=None),
         saver=SimpleNamespace(probe=None),
     )

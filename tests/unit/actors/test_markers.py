@@ -33,6 +33,22 @@ def test_a_folder_of_the_same_name_elsewhere_is_another(tmp_path: Path) -> None:
     assert ours.unseen(["A0.0"]) == ["A0.0"]
 
 
+def test_checkpoints_elsewhere_are_looked_for_too(tmp_path: Path) -> None:
+    run_dir, folder = str(tmp_path / "run"), str(tmp_path / "c")
+    markers = Markers(run_dir, checkpoints=folder)
+    markers.begin()
+    assert markers.meet("A0.0") == ""
+    assert markers.unseen(["A0.0", "F0.0"]) == ["F0.0"]
+    markers.end()
+    assert list((tmp_path / "c").iterdir()) == []
+
+    Markers(run_dir, markers.token).begin()
+    assert markers.meet("A0.0") == (
+        f"sees another {folder} than the driver; name a checkpoint.folder that all nodes share"
+    )
+    assert markers.unseen(["A0.0"]) == ["A0.0"]
+
+
 def test_a_folder_that_is_not_there_is_another(tmp_path: Path) -> None:
     assert "sees another" in Markers(str(tmp_path / "run")).meet("A0.0")
     assert not (tmp_path / "run").exists()

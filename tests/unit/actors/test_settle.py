@@ -120,8 +120,8 @@ def test_builds_of_torch_may_differ() -> None:
 def test_a_marker_that_the_driver_does_not_see() -> None:
     run = plan(*ON_CLUSTER, "cluster.device=cpu")
     assert complaint(run, located_by(run), unseen=("A0.1",)) == (
-        "A0.1 on 10.0.0.2 (node 11111111) writes to another /run than the driver; name a run "
-        "directory that all nodes share"
+        "A0.1 on 10.0.0.2 (node 11111111) writes to another /run than the driver; name "
+        "folders that all nodes share"
     )
 
 

@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-from disagmoe.actors.events import CheckpointSaved, RunEnded
-from disagmoe.actors.messages import FailureKind
+from disagmoe.actors.events import CheckpointSaved, RunEnded, RunRestarting
+from disagmoe.actors.recovery import Cause
 from disagmoe.api.exporting import RunExporter, run_exporter
 from disagmoe.config.load import load_run_config
 from tests.unit.actors.scraping import LOOPBACK, scrape, value
-from tests.unit.api.runs import evaluation, started, step
+from tests.unit.api.runs import evaluation, placed, started, step
 
+PEAKS = ("metrics.attention_peak_flops=1e9", "metrics.expert_peak_flops=1e9")
 TINY = Path(__file__).resolve().parents[3] / "configs/tiny.toml"
 
 
 @pytest.fixture
 def exporter(tmp_path: Path) -> Iterator[RunExporter]:
-    config = load_run_config(TINY, [f'metrics.targets_dir="{tmp_path}/w"'])
+    config = load_run_config(TINY, [f'metrics.targets_dir="{tmp_path}/w"', *PEAKS])
     with run_exporter(config, tmp_path / "run-1", LOOPBACK) as made:
         yield made
 
@@ -51,11 +52,15 @@ def test_targets_are_listed_while_the_run_goes_on(exporter: RunExporter, tmp_pat
 
 @pytest.mark.gloo
 def test_events_become_metrics(exporter: RunExporter, tmp_path: Path) -> None:
+    exporter.observe(placed())
     exporter.observe(started())
     exporter.observe(step(0))
     exporter.observe(step(1, skipped="no target"))
     exporter.observe(evaluation(1))
-    exporter.metrics.restarted("died")
+    failed = RunRestarting(
+        epoch=1, cause="died", message="F0.0 died", failures=(), step=1, steps_lost=1, pause_s=1.0
+    )
+    exporter.observe(failed)
     saved = CheckpointSaved(step=2, place="p", size_bytes=1, elapsed_s=3.0, deleted=(), problem="")
     exporter.observe(saved)
     (driver,) = listed(tmp_path / "run-1/prom_sd.json")
@@ -68,10 +73,15 @@ def test_events_become_metrics(exporter: RunExporter, tmp_path: Path) -> None:
         "loss": 4,
         "eval_loss": 7,
         "checkpoints_total": 1,
+        "restarting": 1,
+        "lost_steps_total": 1,
+        "progress_steps": 1,
     }
     assert {name: value(found, f"disagmoe_{name}") for name in expected} == expected
+    peaks = [v for key, v in found.items() if key.startswith("disagmoe_peak_flops")]
+    assert peaks == [1e9, 1e9]
     causes = {key: v for key, v in found.items() if key.startswith("disagmoe_restarts_total")}
-    assert len(causes) == len(FailureKind)
+    assert len(causes) == len(Cause)
     assert sum(causes.values()) == 1
 
 

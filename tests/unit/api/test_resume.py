@@ -53,6 +53,17 @@ def test_auto_takes_the_last_of_the_run_or_begins_anew(run_dir: Path, tmp_path: 
     assert where(find_resume("auto", tmp_path / "new", TINY)) == (None, None)
 
 
+def test_auto_goes_on_from_the_one_before_a_damaged_checkpoint_and_says_so(run_dir: Path) -> None:
+    file = run_dir / "checkpoints/step-4/A0.1.safetensors"
+    file.unlink()
+    resume = find_resume("auto", run_dir, TINY)
+    assert where(resume) == (2, run_dir)
+    assert resume.news == (
+        f"DAMAGED CHECKPOINT: {file}: is missing",
+        f"goes on from the last one that is whole, {run_dir}/checkpoints/step-2, instead",
+    )
+
+
 def test_auto_may_find_the_folder_that_the_config_names(tmp_path: Path) -> None:
     config = override(TINY, [f"checkpoint.folder={tmp_path}/c"])
     assert where(find_resume("auto", None, config)) == (None, None)

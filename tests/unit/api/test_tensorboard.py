@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from disagmoe.actors.events import RunRestarting
 from disagmoe.api.sinks import sinks
 from disagmoe.api.tensorboard import TensorBoardLog, check_tensorboard
 from disagmoe.config.load import load_run_config
@@ -47,6 +48,22 @@ def test_a_resumed_run_takes_the_place_of_what_was_lost(tmp_path: Path) -> None:
         (4, 13.03),
         (5, 14.03),
         (6, 15.03),
+    ]
+
+
+def test_a_restart_of_workers_takes_the_place_of_what_was_lost(tmp_path: Path) -> None:
+    log = TensorBoardLog(tmp_path)
+    for number in range(5):
+        log.observe(step(number, loss=1.0))
+    failed = RunRestarting(
+        epoch=1, cause="died", message="F0.0 died", failures=(), step=3, steps_lost=2, pause_s=1.0
+    )
+    log.observe(failed)
+    for number in range(3, 6):
+        log.observe(step(number, loss=2.0))
+    log.close()
+    assert scalars(tmp_path, "loss/training") == [(n, 1.0) for n in (1, 2, 3)] + [
+        (n, 2.0) for n in (4, 5, 6)
     ]
 
 

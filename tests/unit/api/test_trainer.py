@@ -28,9 +28,9 @@ from disagmoe.api import trainer as trainer_module
 from disagmoe.checkpoint.find import Found
 from disagmoe.cluster.join import Target
 from disagmoe.config.load import override
+from disagmoe.costs.flops import model_flops
 from disagmoe.data.position import Origin
 from disagmoe.errors import CheckpointError, ConfigError, DataError, PlacementError, WorkerError
-from disagmoe.metrics.flops import model_flops
 from disagmoe.storage import Location
 from tests.unit.api.runs import evaluation, placed, started, step
 from tests.unit.checkpoint.saved import small
@@ -181,7 +181,7 @@ def test_a_run_to_its_end(setting: Setting) -> None:
 
 def test_mfu_where_the_peaks_are_known(setting: Setting) -> None:
     peaks = ("metrics.attention_peak_flops=1e6", "metrics.expert_peak_flops=1e6")
-    script = (started(), step(0), step(1), RunEnded(status="ok"))
+    script = (placed(), started(), step(0), step(1), RunEnded(status="ok"))
     result = setting.trainer(*script, sets=peaks).fit()
     model = RunConfig.load(ROOT / "configs/tiny.toml").model
     assert result.mfu == pytest.approx(50 * model_flops(model, 13) / 2e6)

@@ -13,7 +13,6 @@ from disagmoe.bench import compute
 from disagmoe.bench.apart import Learned, Timed
 from disagmoe.bench.compute import IMPLEMENTATIONS, Contest, Side, compare, pinned_to, problems
 from disagmoe.bench.contenders import Trial, best
-from disagmoe.bench.flops import step_flops
 from disagmoe.bench.hf_model import check_transformers
 from disagmoe.bench.hf_training import gathered_bytes
 from disagmoe.config.load import load_run_config, override
@@ -201,17 +200,3 @@ def test_a_machine_with_too_few_cores_is_refused_and_cores_come_back() -> None:
     with pinned_to(1):
         assert os.sched_getaffinity(0) == {min(before)}
     assert os.sched_getaffinity(0) == before
-
-
-def test_step_flops_are_those_of_a_dense_model_with_the_active_experts() -> None:
-    config = override(
-        CONFIG,
-        [
-            *("model.hidden=4", "model.layers=1", "model.heads=2", "model.kv_heads=1"),
-            *("model.head_dim=2", "model.experts=3", "model.top_k=2", "model.expert_width=5"),
-            *("model.vocab_size=300", "train.global_batch_size=16", "train.sequence_length=9"),
-        ],
-    )
-    weights = (4 * 4 + 4 * 2 + 4 * 2 + 4 * 4) + 4 * 3 + 2 * 3 * 4 * 5 + 4 * 300
-    mixing = 2 * 4 * 5  # queries with keys and weights with values, of 5 positions on average
-    assert step_flops(config) == 16 * 9 * 6 * (weights + mixing)

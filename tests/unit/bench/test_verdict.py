@@ -39,6 +39,7 @@ def sample(step_s: float, compute_s: float, megabytes: float, loss: float) -> Sa
         shares=(shares, shares),
         links=(link, link),
         cpu=CpuSeconds(program=compute_s, transport=0.1, ray=0.05, driver=0.01),
+        memory_bytes={},
     )
 
 

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from disagmoe.checkpoint.find import Folder, find, folder_of, latest_if_any, run_folder
+from disagmoe.checkpoint.find import Folder, find, folder_of, last_good, run_folder
 from disagmoe.config.load import override
 from disagmoe.config.tomlwrite import dump_toml
-from disagmoe.errors import CheckpointError, ConfigError, StorageError
+from disagmoe.errors import CheckpointDamaged, CheckpointError, ConfigError, StorageError
 from disagmoe.storage import Location
 from tests.unit.checkpoint.saved import TINY, saved_run, small
 
@@ -66,7 +66,40 @@ def test_what_is_not_there_is_told(
 
 
 def test_nothing_may_be_there(tmp_path: Path) -> None:
-    assert latest_if_any(folder_of(Location.parse(str(tmp_path)))) is None
+    assert last_good(folder_of(Location.parse(str(tmp_path)))) == (None, [])
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(run_dir: Path) -> None:
+    folder = folder_of(Location.parse(str(run_dir)))
+    last = run_dir / "checkpoints/step-4"
+    file = last / "A0.1.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    found, damages = last_good(folder)
+    assert found is not None
+    assert found.manifest.step == 2
+    size = len(content)
+    assert damages == [f"{file}: has {size - 1} bytes, the manifest says {size}"]
+    file.unlink()
+    assert last_good(folder)[1] == [f"{file}: is missing"]
+    (last / "manifest.json").write_text("{")
+    (damage,) = last_good(folder)[1]
+    assert damage.startswith(f"{last}/manifest.json: is damaged (")
+
+
+def test_a_run_all_of_whose_checkpoints_are_damaged_does_not_begin_anew(run_dir: Path) -> None:
+    for step in (2, 4):
+        (run_dir / f"checkpoints/step-{step}/A0.0.safetensors").unlink()
+    with pytest.raises(
+        CheckpointDamaged, match=r"all its checkpoints are damaged\n.*step-4/A0\.0.*: is missing\n"
+    ):
+        last_good(folder_of(Location.parse(str(run_dir))))
+
+
+def test_a_checkpoint_of_another_version_is_no_damage(run_dir: Path) -> None:
+    (run_dir / "checkpoints/step-4/manifest.json").write_text('{"format_version": 99}')
+    with pytest.raises(CheckpointError, match=r"has format version 99"):
+        last_good(folder_of(Location.parse(str(run_dir))))
 
 
 def test_where_a_run_keeps_its_checkpoints() -> None:

@@ -20,7 +20,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     """What is found, after a version that fits."""
     given: list[Finding] = []
 
-    def findings(*_: object) -> Iterator[Finding]:
+    def findings(*_: object, gpu: bool) -> Iterator[Finding]:
         yield from given
 
     monkeypatch.setattr(versions, "version_findings", lambda: iter([FINE]))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from disagmoe.api import RunRestarting
 from disagmoe.cli.liveview import ASCII, UNICODE, LiveState, sparkline, view
 from disagmoe.config.load import override
 from disagmoe.config.resolve import resolve
@@ -55,6 +56,41 @@ def test_warnings() -> None:
         "! step 2: busiest expert of layer 1 has 4.5 x the mean",
     ]
     assert shown(seen, 3.0 + 16.0)[-1] == "! no step for 16.0 s, usual 2.0 s"
+
+
+def test_workers_that_are_started_again() -> None:
+    seen = state()
+    for number in range(4):
+        seen.step(step(number), float(number))
+    message = "F0.1 died: its process is gone (signal 9)\nmore of it"
+    failed = RunRestarting(
+        epoch=1, cause="died", message=message, failures=(), step=2, steps_lost=2, pause_s=1.0
+    )
+    seen.restarting(failed, 5.0)
+    lines = shown(seen, 55.0)
+    assert lines[1].startswith("step 2/8 ")
+    assert lines[-2:] == [
+        "! back to step 2: F0.1 died: its process is gone (signal 9)",
+        "! workers are being started again, 50.0 s",
+    ]
+    seen.step(step(2), 60.0)
+    lines = shown(seen, 61.0)
+    assert lines[1].startswith("step 3/8 ")
+    assert lines[-1] == "! back to step 2: F0.1 died: its process is gone (signal 9)"
+
+
+def test_workers_that_failed_before_the_first_checkpoint() -> None:
+    seen = state()
+    seen.step(step(0), 0.0)
+    failed = RunRestarting(
+        epoch=1, cause="late", message="late", failures=(), step=0, steps_lost=1, pause_s=1.0
+    )
+    seen.restarting(failed, 5.0)
+    assert shown(seen, 6.0) == [
+        "tiny  1 x (1 attention + 1 expert) workers, af_pipe, cpu fp32",
+        "! back to step 0: late",
+        "! workers are being started again, 1.0 s",
+    ]
 
 
 def test_only_the_last_warnings_are_shown() -> None:

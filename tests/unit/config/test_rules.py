@@ -11,6 +11,7 @@ from disagmoe.config.starter import STARTER
 from disagmoe.config.tomlread import apply_set
 from disagmoe.errors import ConfigError
 
+GLOBAL = ["train.loss.aux_scope=global", "train.loss.aux_coef=0.1"]
 WSD = ["train.lr_schedule.kind=wsd", "train.lr_schedule.decay_steps=10"]
 
 REFUSED = [
@@ -154,6 +155,25 @@ REFUSED = [
         "micro-batches; use 2 or more, or 0 for no limit",
     ),
     (
+        [*GLOBAL, "parallel.in_flight=2"],
+        'train.loss.aux_scope = "global" needs all 4 micro-batches of a step in flight, so that '
+        "the last is routed before the first goes back, but parallel.in_flight = 2; use 4, 0 for "
+        'automatic, or scope "sequence"; a larger parallel.micro_batch_size makes fewer of them',
+    ),
+    (
+        [*GLOBAL, "parallel.max_in_flight=3"],
+        'train.loss.aux_scope = "global" needs all 4 micro-batches of a step in flight, so that '
+        "the last is routed before the first goes back, but parallel.max_in_flight = 3; use 4, 0 "
+        'for no limit, or scope "sequence"; a larger parallel.micro_batch_size makes fewer of them',
+    ),
+    (
+        [*GLOBAL, "parallel.schedule=serial"],
+        'train.loss.aux_scope = "global" needs all 4 micro-batches of a step in flight, so that '
+        'the last is routed before the first goes back, but parallel.schedule = "serial" runs one '
+        'after the other; use "af_pipe" or "ep_overlap", or scope "sequence"; a larger '
+        "parallel.micro_batch_size makes fewer of them",
+    ),
+    (
         ["parallel.attention_workers=2", "parallel.attention_shares=[1, 2, 3]"],
         "parallel.attention_shares has 3 numbers for parallel.attention_workers = 2; give one "
         "number per worker, or [] for equal shares",
@@ -224,8 +244,24 @@ REFUSED = [
         "measured against the peaks of both sides; give the other one as well, or neither",
     ),
     (
+        ["metrics.expert_peak_flops=1e12", "parallel.schedule=ep_1f1b"],
+        'metrics.expert_peak_flops has no effect with parallel.schedule = "ep_1f1b", whose workers '
+        "have attention and experts; use 0 and metrics.attention_peak_flops",
+    ),
+    (
         ["data.weights=[0]"],
         "data.weights[0] = 0.0; expected a number > 0 (leave out a path that gives nothing)",
+    ),
+    (
+        ["hardware.attention_machine=h900"],
+        'hardware.attention_machine = "h900" is no machine that is known; use "a100", "h100", '
+        '"h800", "h20", "h200", "b200" or "cpu", or a file that `disagmoe calibrate --out '
+        "NAME.json` has written on one",
+    ),
+    (
+        ["hardware.expert_machine=m.json", "hardware.calibration=cpu-kernel"],
+        'hardware.calibration = "cpu-kernel", but hardware.expert_machine = "m.json" says itself '
+        'what was measured; use calibration "usual"',
     ),
     (
         ["parallel.schedule=ep_1f1b", "hardware.expert_machine=h20"],

@@ -2,7 +2,7 @@ from dataclasses import fields
 
 import pytest
 
-from disagmoe.costs.hardware import PRESETS, hardware
+from disagmoe.costs.hardware import PRESETS, device_preset, hardware
 from disagmoe.errors import ConfigError
 
 
@@ -35,3 +35,27 @@ def test_an_unknown_machine_is_answered_with_those_that_are_known():
     assert str(caught.value) == (
         "unknown machine 'v100'; known: a100, h100, h800, h20, h200, b200, cpu"
     )
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H800", "h800"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H20", "h20"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA A100 80GB PCIe", None),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA A10", None),
+        ("cpu", None),
+        ("", None),
+    ],
+)
+def test_gpus_by_the_names_that_cuda_gives_them(device, name):
+    found = device_preset(device)
+    assert (found and found.name) == name

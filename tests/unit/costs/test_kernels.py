@@ -124,5 +124,5 @@ def test_an_unknown_calibration_is_answered_with_those_that_are_known():
     with pytest.raises(ConfigError) as caught:
         calibration("h900")
     assert str(caught.value) == (
-        "unknown calibration 'h900'; known: h800-kernel, h800-paperfit, cpu-kernel"
+        "unknown calibration 'h900'; known: h800-kernel, h800-paperfit, h800-paperstep, cpu-kernel"
     )

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def about_ray(*sets: str) -> Finding:
     config = load_run_config(ROOT / "configs/tiny.toml", sets)
-    *_, last = examine.examine(config.cluster, config)
+    *_, last = examine.examine(config.cluster, config, gpu=False)
     return last
 
 
@@ -23,6 +23,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         examine, "port_finding", lambda host: Finding(subject="", level="ok", found=host)
     )
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_the_gpu_path_is_looked_at_when_it_is_asked_for(gpu: bool) -> None:
+    config = load_run_config(ROOT / "configs/tiny.toml", ())
+    subjects = [found.subject for found in examine.examine(config.cluster, config, gpu=gpu)]
+    assert {"cupy", "RDMA", "locked memory"}.isdisjoint(subjects) is not gpu
 
 
 def test_no_ray_is_named() -> None:

@@ -58,6 +58,13 @@ def test_tied_heads_are_written_once_and_may_be_read_twice(tmp_path: Path) -> No
     import_model(source, str(tmp_path / "checkpoint"))
     export_model(str(tmp_path / "checkpoint"), tmp_path / "out", dtype="fp32")
     assert exported(tmp_path / "out").keys() == tensors.keys()
+    several = tmp_path / "several"
+    export_model(str(tmp_path / "checkpoint"), several, dtype="fp32", shard_bytes=20000)
+    index = json.loads((several / "model.safetensors.index.json").read_text())
+    found = exported(several)
+    assert found.keys() == index["weight_map"].keys() == tensors.keys()
+    assert all(value.numel() for value in found.values())
+    assert index["metadata"]["total_size"] == sum(4 * value.numel() for value in found.values())
     other = tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"] + 1}
     source = write(tmp_path / "other", TIED, tensors=other)
     with pytest.raises(DataError, match=r"lm_head.weight differs from model.embed_tokens.weight"):

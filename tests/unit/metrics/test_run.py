@@ -6,7 +6,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from disagmoe.config.load import load_run_config
-from disagmoe.metrics.flops import model_flops
+from disagmoe.config.resolve import resolve
+from disagmoe.costs.flops import model_flops
 from disagmoe.metrics.run import RunMetrics
 from tests.unit.metrics.test_series import figures
 
@@ -36,6 +37,46 @@ def test_a_run_before_its_first_step_has_zeros_and_says_nothing_it_does_not_know
     assert "peak_flops" not in found
 
 
+def test_peaks_are_told_once_the_devices_are_known() -> None:
+    metrics = RunMetrics(resolve(load_run_config(TINY, ()), cuda=True), [], lambda: 0.0)
+    metrics.placed({"A0.0": "NVIDIA H800", "F0.0": "NVIDIA H20"})
+    found = {name: value for name, value in values(metrics).items() if "peak_flops" in name}
+    assert sorted(found.values()) == [148e12, 989e12]
+    metrics.placed({"A0.0": "NVIDIA H800", "F0.0": "NVIDIA H800"})  # a restart, on another node
+    found = {name: value for name, value in values(metrics).items() if "peak_flops" in name}
+    assert sorted(found.values()) == [989e12, 989e12]
+
+
+def test_a_restart_lasts_until_the_next_step_and_puts_the_model_back() -> None:
+    clock = [10.0]
+    metrics = RunMetrics(load_run_config(TINY, ()), ["died", "late"], lambda: clock[0])
+    metrics.resumed(100)
+    assert values(metrics)["progress_steps"] == 100
+    metrics.step(figures(100, 6))
+    metrics.step(figures(101, 6))
+    names = ("restarting", "progress_steps", "lost_steps_total", "restart_seconds_total")
+
+    def told() -> tuple[float, ...]:
+        found = values(metrics)
+        return tuple(found[name] for name in names)
+
+    assert told() == (0, 102, 0, 0)
+    clock[0] = 20.0
+    metrics.restarting("died", step=100, steps_lost=2)
+    assert told() == (1, 100, 2, 0)
+    clock[0] = 23.0
+    metrics.restarting("late", step=100, steps_lost=0)  # before it had done a step
+    assert told() == (1, 100, 2, 0)
+    clock[0] = 30.0
+    metrics.step(figures(100, 6))  # lasts 1 s
+    assert told() == (0, 101, 2, 9)
+    clock[0] = 40.0
+    metrics.step(figures(101, 6))
+    assert told() == (0, 102, 2, 9)
+    restarts = {name: value for name, value in values(metrics).items() if "restarts" in name}
+    assert restarts == {'restarts_total{cause="died"}': 1, 'restarts_total{cause="late"}': 1}
+
+
 def test_steps_checkpoints_and_restarts_are_counted() -> None:
     config = load_run_config(TINY, ())
     clock = [10.0]
@@ -43,7 +84,7 @@ def test_steps_checkpoints_and_restarts_are_counted() -> None:
     clock[0] = 20.0
     metrics.step(figures(0, 6))
     metrics.step(figures(1, 6))
-    metrics.restarted("late")
+    metrics.restarting("late", step=2, steps_lost=0)
     metrics.checkpoint_durable(decided_at_s=18.0)
     metrics.evaluation(3.5)
     found = values(metrics)

@@ -72,6 +72,7 @@ def do_step(metrics: WorkerMetrics, channels: list[str]) -> None:
 def test_a_large_run_has_few_series_and_never_more() -> None:
     config = load_run_config(TINY, LARGE)
     run = RunMetrics(config, CAUSES, lambda: 0.0)
+    run.placed({str(worker): "cpu" for worker in programs_for(config).spec.layout.workers})
     run.build("1", "3", "2")
     run.step(figures(0, 60))
     run.evaluation(2.0)
@@ -85,9 +86,11 @@ def test_a_large_run_has_few_series_and_never_more() -> None:
     for restart in range(RESTARTS):
         for step in range(STEPS // RESTARTS):
             run.step(figures(step, 60))
-        run.restarted(CAUSES[restart % len(CAUSES)])
+        run.restarting(CAUSES[restart % len(CAUSES)], step=0, steps_lost=9)
+        run.resumed(0)
         run.checkpoint_durable(0.0)
         run.evaluation(1.0)
+    assert "disagmoe_peak_flops" in "".join(of_run)
     assert series(run.board) == of_run
     name = "F3.7"
     metrics, channels = workers[name]

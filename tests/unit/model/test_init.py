@@ -1,7 +1,7 @@
 import torch
 
 from disagmoe.config.model import ModelConfig
-from disagmoe.model.init import initial_store, initial_value
+from disagmoe.model.init import initial_store, initial_value, seed_of
 from disagmoe.model.partition import (
     attention_tensors,
     expert_ranges,
@@ -64,3 +64,11 @@ def test_seed_and_name_both_count() -> None:
     assert torch.equal(draw("a.weight", 1), draw("a.weight", 1))
     assert not torch.equal(draw("a.weight", 1), draw("a.weight", 2))
     assert not torch.equal(draw("a.weight", 1), draw("b.weight", 1))
+
+
+def test_seeds_follow_from_the_run_and_the_name() -> None:
+    names = [f"{side}0.{rank}" for side in "AF" for rank in range(50)]
+    seeds = {(seed, name): seed_of(seed, name) for seed in (0, 1) for name in names}
+    assert len(set(seeds.values())) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds.values())
+    assert seeds[0, "A0.0"] == seed_of(0, "A0.0")

@@ -7,6 +7,7 @@ from disagmoe.model.losses import (
     IGNORED,
     StepTotals,
     cross_entropy,
+    global_balance_loss,
     micro_batch_balance_loss,
     sequence_balance_loss,
     z_loss,
@@ -155,6 +156,13 @@ class TestBalance:
         assert values == pytest.approx([1.885, 1.762], abs=5e-4)
         together = micro_batch_loss(routed(torch.cat((FIRST, SECOND))))
         assert together.item() == pytest.approx(1.0, abs=5e-4)
+        # Megatron-LM#3672: probabilities of a part, divided by the tokens of the step, only once
+        counts = routed(FIRST).count_choices() + routed(SECOND).count_choices()
+        parts = [
+            global_balance_loss(routed(one), counts, totals(tokens=4, micro_batches=2))
+            for one in (FIRST, SECOND)
+        ]
+        torch.testing.assert_close(sum(parts), together)
         step = micro_batch_loss(routed(FIRST), 2) + micro_batch_loss(routed(SECOND), 2)
         assert step.item() == pytest.approx(1.823, abs=1e-3)
         # Per sequence the value does not depend on how sequences fall into micro-batches.
@@ -171,6 +179,8 @@ class TestBalance:
         one = torch.tensor(1.0, dtype=torch.float64)
         torch.testing.assert_close(micro_batch_loss(routing), one)
         torch.testing.assert_close(sequence_balance_loss(routing, 1, totals()), one)
+        step = global_balance_loss(routing, routing.count_choices(), totals(tokens=experts))
+        torch.testing.assert_close(step, one)
 
     def test_parts_of_workers_add_up_in_value_and_gradient(self) -> None:
         logits = torch.randn(10, 6, dtype=torch.float64, requires_grad=True)
@@ -225,6 +235,7 @@ class TestZLoss:
         for loss in (
             z_loss(routing, totals(tokens=0)),
             micro_batch_balance_loss(routing, torch.zeros(4), 0, totals()),
+            global_balance_loss(routing, torch.zeros(4), totals(tokens=0)),
             sequence_balance_loss(routing, 0, totals()),
         ):
             assert loss.item() == 0.0

@@ -94,7 +94,7 @@ def test_reported_loss_is_free_of_the_terms() -> None:
     assert not torch.allclose(plain.grads[router], terms.grads[router])
 
 
-@pytest.mark.parametrize("scope", ["sequence", "micro_batch"])
+@pytest.mark.parametrize("scope", ["sequence", "micro_batch", "global"])
 @pytest.mark.parametrize(
     "name",
     [

@@ -83,6 +83,9 @@ def test_a_slow_network_favours_the_split_or_says_so():
         one["step_s"] for one in found["runners_up"]
     )
     assert plan.best.estimate.division.summary in as_text(plan)
+    paper = found["paper"]
+    assert paper["two_phase"]["period_s"] <= paper["local_search"]["period_s"]
+    assert paper["printed_intensity"]["experts"] == 2 * FEW.expert_width
 
 
 def test_two_kinds_of_machines_keep_their_sides():
@@ -103,6 +106,12 @@ def test_a_model_that_cannot_fit_is_refused_with_figures():
     assert text.startswith("no division of 4 workers holds this model; the nearest, ")
     assert "of weights, gradients and optimizer" in text
     assert "use more workers (at least " in text
+
+
+def test_a_balance_over_the_whole_step_is_not_planned():
+    config = few("train.loss.aux_coef=0.1", "train.loss.aux_scope=global")
+    with pytest.raises(ConfigError, match="all micro-batches of a step in flight, which no plan"):
+        search(config)
 
 
 def test_layout_auto_is_divided_and_fixed_is_left():

@@ -16,12 +16,15 @@ ROOT = Path(__file__).resolve().parents[3]
 SETS = ["train.eval.every=2", "train.steps=8", 'parallel.profile="off"']
 
 
-def run_dir(path: Path, steps: int = 3) -> Path:
-    """A run under way that has done some steps, one of them skipped."""
+def run_dir(path: Path, steps: int = 3, first: int = 0) -> Path:
+    """A run under way that has done some steps, the second of them skipped, and whose workers were
+    started again before the third. Its steps before `first` were done by another run."""
     config = resolve(load_run_config(ROOT / "configs/tiny.toml", SETS), cuda=False)
     made = RunDir(path, config)
     log = made.metrics
-    for number in range(steps):
+    for number in range(first, first + steps):
+        if number == 2:
+            log.restarted(2)
         log.step(step(number, skipped="a <target> is missing" if number == 1 else ""))
         if number % 2:
             log.evaluation(evaluation(number))
@@ -36,7 +39,7 @@ def add_result(path: Path, **changes: object) -> None:
         "steps": 3,
         "elapsed_s": 65.0,
         "mfu": 0.25,
-        "restarts": 0,
+        "restarts": {"died": 1},
         "checkpoint": None,
         "first_error": None,
         "versions": {"torch": "2.9"},

@@ -63,6 +63,9 @@ def test_a_run_that_has_ended_shows_all_parts(tmp_path: Path) -> None:
     assert "no update, because a <target> is missing" in texts
     assert "<target>" not in html
     assert "end: ok" in texts
+    again = "the first step after the workers were started again"
+    assert texts[texts.index(again) - 1] == "3"
+    assert "workers started again 1 x, cause: died" in texts
     assert "Measured: step 2" in texts
     assert "attention forward, micro-batch 0: 1.0 s" in texts
     assert "as of 2026-01-02 03:04:05" in html
@@ -75,6 +78,12 @@ def test_a_run_under_way(tmp_path: Path) -> None:
     assert outline.texts[outline.texts.index("running") - 1] == "r"
     assert outline.texts[outline.texts.index("left") - 1] == "10.0 s"
     assert "no step is traced yet" in outline.texts
+
+
+def test_a_run_that_goes_on_from_the_steps_of_another(tmp_path: Path) -> None:
+    texts = page(run_dir(tmp_path / "r", first=4, steps=2))[1].texts
+    assert texts[texts.index("steps") - 1] == "6 of 8"
+    assert texts[texts.index("left") - 1] == "4.0 s"
 
 
 def test_a_run_before_its_first_step(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from disagmoe.config.run import RunConfig
 from disagmoe.runtime.channels import (
     WORLD,
     channel_specs,
-    choices_name,
+    choices_spec,
     held_kinds,
     replicas,
     replicas_name,
@@ -60,11 +60,19 @@ def test_colocated_channels_join_the_workers_that_play_the_roles() -> None:
 
 def test_choices_are_summed_only_for_the_loss_of_micro_batches() -> None:
     sets = {"parallel__attention_workers": 2, "parallel__rings": 2}
-    name = choices_name(Group.parse("A0"), 1)
-    assert name == "r1.A0.choices"
-    assert name not in specs(tiny(**sets))
+    assert "r1.A0.choices" not in specs(tiny(**sets))
     found = specs(tiny(**sets, train__loss__aux_scope="micro_batch"))
-    assert found[name].members == ("r1.A0.0", "r1.A0.1")
+    assert found["r1.A0.choices"].members == ("r1.A0.0", "r1.A0.1")
+
+
+def test_choices_of_a_whole_step_are_summed_over_all_rings() -> None:
+    config = tiny(parallel__rings=2, train__loss__aux_scope="global")
+    found = specs(config)
+    assert found["A0.choices"].members == ("A0.0", "r1.A0.0")
+    assert "r1.A0.choices" not in found
+    spec = programs_for(config).spec
+    for ring in range(2):  # both rings look for it by this name
+        assert choices_spec(spec, Group.parse("A0"), ring) == found["A0.choices"]
 
 
 def test_replicas_of_every_kind_in_rank_order_ring_after_ring() -> None:

@@ -87,6 +87,18 @@ def test_counts_are_summed_for_the_balance_of_a_micro_batch_only():
     assert not request(scope, weight, training=False).spec.reduce_counts
 
 
+def test_the_balance_of_a_whole_step_has_all_its_micro_batches_in_flight():
+    scope, weight = 'train.loss.aux_scope="global"', "train.loss.aux_coef=0.1"
+    found = request(scope, weight)
+    assert (found.spec.reduce_counts, found.spec.counts_of_step) == (True, True)
+    assert found.in_flight == found.spec.micro_batches == 10
+    evaluation = request(scope, weight, training=False).spec
+    assert not evaluation.reduce_counts
+    assert not evaluation.counts_of_step
+    assert request(scope).in_flight < 10  # without weight nothing is summed
+    assert not request(scope).spec.counts_of_step
+
+
 def test_an_evaluation_runs_all_held_out_sequences():
     found = request("train.eval.sequences=5", "parallel.micro_batch_size=2", training=False)
     assert (found.spec.training, found.spec.micro_batches, found.in_flight) == (False, 3, 3)

@@ -95,6 +95,10 @@ def test_summed_counts_reach_the_backward():
     reads, _ = touched("attn_bwd L1 m0", reduce_counts=True)
     assert reads == "A.drows L1 m0 A.dresidual L1 m0 A.saved L1 m0 A.counts L1 m0"
     assert not spec(reduce_counts=True, training=False).sums_counts
+    reads, _ = touched("attn_bwd L1 m1", reduce_counts=True, counts_of_step=True)
+    assert reads == ("A.drows L1 m1 A.dresidual L1 m1 A.saved L1 m1 A.counts L1 m0 A.counts L1 m1")
+    with pytest.raises(ScheduleError, match="counts_of_step needs reduce_counts"):
+        spec(counts_of_step=True)
 
 
 @pytest.mark.parametrize(

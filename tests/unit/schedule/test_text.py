@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from disagmoe.errors import ScheduleError
@@ -58,8 +60,9 @@ def test_programs_come_in_the_order_of_groups():
 )  # fmt: skip
 def test_the_header_says_which_layout_the_programs_are_for(layout):
     spec = ProgramSpec(layout=layout, micro_batches=5, training=False, reduce_counts=True)
-    texts = [write_program(Program(group, ()), spec) for group in layout.all_groups]
-    assert read_programs(texts).spec == spec
+    for one in (spec, replace(spec, counts_of_step=True)):
+        texts = [write_program(Program(group, ()), one) for group in layout.all_groups]
+        assert read_programs(texts).spec == one
 
 
 @pytest.mark.parametrize(
@@ -72,6 +75,11 @@ def test_the_header_says_which_layout_the_programs_are_for(layout):
         ("layers 1", "layers \u0663", "line 3: layers must be a number"),
         ("group F0", "group X", "line 2: 'X' is no group"),
         ("training 1", "training 2", "line 11: training must be 0 or 1, found '2'"),
+        (
+            "reduce_counts 0",
+            "reduce_counts 3",
+            "line 12: reduce_counts must be 0, 1 or 2, found '3'",
+        ),
         ("expert_workers 3", "expert_workers 0", "header: 0 expert_workers; use 1 or more"),
         (
             "fused_residual 0",

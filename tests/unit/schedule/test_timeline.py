@@ -116,3 +116,14 @@ def test_a_transfer_whose_receiver_is_busy_holds_up_nothing_that_goes_elsewhere(
     late = hops["F0>A1.act L0 m0"]
     assert (late.ready, late.start, late.landing, late.end) == (4, 4, 7, 16)
     assert hops["A0>F0.act L0 m1"].start == 7
+
+
+def test_counts_of_a_whole_step_need_all_micro_batches_in_flight():
+    gathering = spec(micro_batches=3, reduce_counts=True, counts_of_step=True)
+    message = "counts of a whole step need all 3 micro-batches in flight, and 2 may be"
+    with pytest.raises(ScheduleError, match=message):
+        simulate(gathering, ONES, oldest_first, 2)
+    timeline = simulate(gathering, ONES, oldest_first, 3)
+    done = [(s.compute.op, s.end, s.start) for s in timeline.spans if s.group == A0]
+    routed = max(end for op, end, _ in done if op is Op.ATTN_FWD)
+    assert all(start >= routed for op, _, start in done if op is Op.ATTN_BWD)

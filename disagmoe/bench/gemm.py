@@ -1,4 +1,4 @@
-"""How many FLOPs a step needs at least, and how many this machine does in a second."""
+"""How many FLOPs of matrix products this machine does in a second."""
 
 import time
 
@@ -8,23 +8,6 @@ from disagmoe.config.run import RunConfig
 
 _MEASURE_S = 0.3
 _ROWS = 1024
-
-
-def step_flops(config: RunConfig) -> float:
-    """Return the FLOPs of all matrix products of a step, forward and backward, that no
-    implementation can leave out: 6 per active weight and token, as a product costs 2 and its
-    backward two more products (Kaplan et al. 2020, arXiv:2001.08361), and causal attention, of
-    which each position sees half of the sequence on average."""
-    model, length = config.model, config.train.sequence_length
-    heads, kv_heads = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    projections = 2 * model.hidden * (heads + kv_heads)
-    router = model.hidden * model.experts
-    experts = model.top_k * 3 * model.hidden * model.expert_width
-    head = model.hidden * model.vocab_size
-    weights = model.layers * (projections + router + experts) + head
-    mixing = model.layers * 2 * heads * (length + 1) / 2  # multiply-adds: q k^T and p v
-    tokens = config.train.global_batch_size * length
-    return 6.0 * tokens * (weights + mixing)
 
 
 def gemm_flops_per_s(config: RunConfig, dtype: torch.dtype, threads: int) -> float:

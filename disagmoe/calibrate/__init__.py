@@ -1,0 +1,1 @@
+"""Measures a machine and its links, for the cost model: what `disagmoe calibrate` does."""

@@ -1,0 +1,1 @@
+"""One file per experiment of the paper: what it simulates, and its rows."""
