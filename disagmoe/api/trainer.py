@@ -110,7 +110,7 @@ class Trainer:
                 return self._fit(start, run_dir, began_s)
 
     def _fit(self, start: _Start, run_dir: RunDir, began_s: float) -> Result:
-        tally = Tally()
+        tally = Tally(config=start.config)
         if start.point is not None:
             tally.before, tally.checkpoint = start.point.done, start.point.place
         raised: BaseException | None = None

@@ -15,12 +15,13 @@ import torch
 
 from disagmoe.bench.hosts import HostNetwork, inside
 from disagmoe.bench.measured import cost_settings, size_setting
-from disagmoe.bench.overlap import DEEP, HOSTS, Say, Stage, config_of, hosts_up, rigs_of
+from disagmoe.bench.overlap import HOSTS, Say, Stage, config_of, hosts_up, rigs_of
 from disagmoe.bench.raynodes import Node
 from disagmoe.bench.rounds import take_turns
 from disagmoe.bench.sample import Sample
 from disagmoe.bench.scenarios import AF_PIPE, HEADLINE, SCENARIOS, UNEQUAL, Scenario, System
 from disagmoe.bench.text import prepare_text
+from disagmoe.bench.tuned import DEEP
 from disagmoe.calibrate.links import End, measure_link
 from disagmoe.calibrate.machine import Request, calibrate
 from disagmoe.config.load import load_run_config, override

@@ -81,6 +81,13 @@ def plan_pairs(
     return tuple(Dispatch(*part) for part in parts)
 
 
+def count_distinct(expert_TK: torch.Tensor, part_E: torch.Tensor) -> torch.Tensor:
+    """Return how many pairs there are of a token and a part of the experts (a worker, or a host)
+    that it chose, as an int64 scalar; `part_E` says the part of each expert."""
+    part_TK = part_E[expert_TK].sort(dim=1).values
+    return (part_TK[:, 1:] != part_TK[:, :-1]).sum() + len(part_TK)
+
+
 def combine(
     residual_TD: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]
 ) -> torch.Tensor:

@@ -11,7 +11,15 @@ import torch
 from disagmoe.model import names
 from disagmoe.model.block import AttentionOut, embed, head_loss
 from disagmoe.model.device import count_values
-from disagmoe.model.dispatch import Dedupe, Dispatch, combine, place_gates, plan_dispatch, sum_rows
+from disagmoe.model.dispatch import (
+    Dedupe,
+    Dispatch,
+    combine,
+    count_distinct,
+    place_gates,
+    plan_dispatch,
+    sum_rows,
+)
 from disagmoe.model.losses import (
     StepTotals,
     global_balance_loss,
@@ -246,6 +254,9 @@ class AttentionSide:
             return
         number = self._context.model_layer(layer)
         self.counters.add_choices(number, out.routing.count_choices())
+        for hop, taker_E in self._context.takers.items():
+            rows = count_distinct(expert_TK, taker_E) if dedupe == "rank" else expert_TK.numel()
+            self.counters.add_rows(hop, rows)
         terms = self._router_terms(layer, mb, out.routing)
         computed = Computed(out, terms) if self._keeps_graphs else None
         hidden = self._slots.get(_slot(SlotKind.HIDDEN, 0, mb), Hidden) if layer == 0 else None

@@ -1,5 +1,6 @@
 """What one worker knows about the run; all of it fixed before the first step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,7 +12,7 @@ from disagmoe.model.precision import TYPES, wide
 from disagmoe.runtime.wire import Wire
 from disagmoe.schedule.gateways import host_of, hosts
 from disagmoe.schedule.ir import ProgramSpec
-from disagmoe.schedule.layout import Layout, Side, Worker
+from disagmoe.schedule.layout import HOPS, Layout, Side, Worker
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,20 @@ class Context:
         )
 
     @cached_property
+    def takers(self) -> dict[str, torch.Tensor]:
+        """By hop: whom the rows for each expert go to [E]. Across the network that is a host where
+        rows go in two hops, else a worker."""
+        parts = {HOPS[0]: self.destinations}
+        if self.layout.two_hop:
+            parts[HOPS[1]] = self.expert_ranges
+        return {hop: _owners(ranges).to(self.device) for hop, ranges in parts.items()}
+
+    @cached_property
     def experts_of_neighbours(self) -> tuple[int, ...]:
         """How many experts each expert worker on this worker's host has; with two hops."""
         host = host_of(self.layout, self.worker.rank)
         return tuple(len(self.expert_ranges[rank]) for rank in host)
+
+
+def _owners(ranges: Sequence[range]) -> torch.Tensor:
+    return torch.tensor([part for part, experts in enumerate(ranges) for _ in experts])

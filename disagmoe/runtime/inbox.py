@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -24,9 +24,12 @@ from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.trace import Hop
 from disagmoe.runtime.wire import HEADER_LENGTH, Incoming, Outgoing, header
 from disagmoe.schedule.gateways import peers
-from disagmoe.schedule.ir import Op, Program, Transfer, TransferKey
+from disagmoe.schedule.ir import Op, Program, SlotKind, Transfer, TransferKey, payload
 from disagmoe.schedule.layout import Group, Side
 from disagmoe.transport.base import TransportChannel, Work
+
+
+_TO_EXPERTS = (SlotKind.ROWS, SlotKind.FAN_ROWS)
 
 
 def moved(key: TransferKey) -> str:
@@ -74,6 +77,9 @@ class Ports:
 
     context: Context
     channels: Mapping[str, TransportChannel]
+    rows: dict[str, int] = field(default_factory=dict)
+    """By hop: rows announced by this worker on their way to experts, those for itself included. All
+    transfers of a hop are posted by one thread."""
 
     def post(
         self,
@@ -105,6 +111,9 @@ class Ports:
     ) -> Work:
         """Announce `outgoing`, and receive the announcements of others into `headers`."""
         counts = {} if outgoing is None else outgoing.counts
+        if counts and payload(key.channel) in _TO_EXPERTS:
+            hop = key.channel.hop
+            self.rows[hop] = self.rows.get(hop, 0) + sum(rows for rows, _ in counts.values())
         sends = {peer: header(key.layer, key.mb, *count) for peer, count in counts.items()}
         name = counts_name(key.channel, self.context.worker.ring)
         return self.post(name, sends, headers, moved(key))

@@ -32,6 +32,8 @@ class Pass(StrEnum):
     SUM_GRAD = "sum_grad"
 
 
+HOPS = ("inter", "intra")
+"""Of rows on their way: across the network, and inside a host."""
 _NETWORK = (Pass.ACT, Pass.GRAD)
 _FORWARD = (Pass.ACT, Pass.FAN, Pass.SUM)
 
@@ -101,6 +103,11 @@ class Channel:
     def intra(self) -> bool:
         """Whether its transfers stay inside hosts, and do not cross the network."""
         return self.direction not in _NETWORK
+
+    @property
+    def hop(self) -> str:
+        """Which of `HOPS` its transfers make."""
+        return HOPS[self.intra]
 
     @property
     def forward(self) -> bool:

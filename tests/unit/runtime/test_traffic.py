@@ -1,7 +1,10 @@
 """Bytes and messages on each channel, counted by hand for a tiny network."""
 
+import pytest
+
 from disagmoe.config.run import RunConfig
 from disagmoe.runtime.channels import WORLD
+from disagmoe.runtime.report import HopCounts
 from tests.unit.runtime.tiny import batch_of, threads, tiny
 
 HIDDEN, LAYERS, MICRO_BATCHES = 8, 2, 2
@@ -23,6 +26,13 @@ def sent(config: RunConfig) -> dict[str, tuple[int, int]]:
                 total[name] = (messages + one.messages, nbytes + one.nbytes)
     assert total.pop(WORLD)[0] > 0
     return total
+
+
+def hops(config: RunConfig) -> dict[str, HopCounts]:
+    """Rows and bytes of a step by hop, of all workers."""
+    with threads(config, [batch_of(config)]) as run:
+        found = [one.hops for one in run.each(lambda runtime: runtime.run_step(0)).values()]
+    return {hop: sum((one[hop] for one in found[1:]), found[0][hop]) for hop in found[0]}
 
 
 def test_every_token_goes_to_the_only_expert_worker_and_back_once_per_layer() -> None:
@@ -66,6 +76,38 @@ def test_rows_go_once_to_each_host_and_on_from_there() -> None:
     transfers = LAYERS * MICRO_BATCHES
     assert found["A0>F0.act"][0] == found["F0>A0.act"][0] == 4 * transfers
     assert found["F0>F0.fan"][0] == 4 * transfers
+
+
+def test_rows_are_counted_by_hop_as_routing_asks_for_them() -> None:
+    """All four experts chosen, as above; rows for oneself count as rows, not as bytes."""
+    sizes = {"parallel__attention_workers": 2, "parallel__expert_workers": 4, "model__top_k": 4}
+    rows, gates = LAYERS * TOKENS, LAYERS * 4 * TOKENS * (2 * FP64 + 2 * INT32)
+
+    def count(copies: int, nbytes: int) -> HopCounts:
+        return HopCounts(rows=copies * rows, exact_rows=copies * rows, nbytes=nbytes)
+
+    everyone = count(4, 4 * 4 * rows * ROW + gates)
+    assert hops(tiny(**sizes)) == {"inter": everyone}
+    assert hops(tiny(parallel__dedupe="none", **sizes)) == {"inter": everyone}
+    found = hops(tiny(parallel__dedupe="node", parallel__workers_per_host=2, **sizes))
+    assert found == {
+        "inter": count(2, 4 * 2 * rows * ROW + gates),
+        "intra": count(4, 4 * 2 * rows * ROW + gates // 2),
+    }
+
+
+@pytest.mark.parametrize("schedule", ["af_pipe", "ep_1f1b"])
+def test_rows_are_fewer_where_a_token_has_two_experts_on_a_host(schedule: str) -> None:
+    config = tiny(
+        parallel__dedupe="node",
+        parallel__workers_per_host=2,
+        parallel__attention_workers=4,
+        parallel__expert_workers=4,
+        parallel__schedule=schedule,
+    )
+    found = hops(config)
+    assert all(one.rows == one.exact_rows for one in found.values())
+    assert LAYERS * TOKENS < found["inter"].rows < found["intra"].rows == LAYERS * PAIRS
 
 
 def test_a_direct_residual_costs_a_row_per_token_each_way_and_a_fused_one_next_to_nothing() -> None:
