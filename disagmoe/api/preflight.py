@@ -41,6 +41,7 @@ def opened(config: RunConfig, target: Target = OWN) -> tuple[RunConfig, Prepared
     # each worker of a cluster has its own; on one machine they may share
     own = cuda and (cluster or torch.cuda.device_count() >= worker_count(config))
     resolved = with_nodes(target, resolve(config, cuda=cuda, own_gpus=own))
+    refuse_only_planned(resolved)  # now that workers per node are known
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})
     folder = resolved.checkpoint.folder

@@ -45,7 +45,7 @@ class Tally:
     restarts: dict[str, int] = field(default_factory=dict)
     """How often workers were started again, by cause."""
     config: RunConfig | None = None
-    """The resolved one."""
+    """The resolved one, and as it was tuned."""
     before: Done | None = None
     """What had been done when the run went on from a checkpoint."""
     checkpoint: str | None = None
@@ -62,10 +62,8 @@ class Tally:
                 self.steps.append(event)
             case EvalResult():
                 self.evaluations.append(event)
-            case ScheduleTuned():
-                self.config = event.config
-            case RunResumed():
-                pass  # the first step says it
+            case ScheduleTuned() | RunResumed():
+                pass  # the config file and the first step say it
             case RunRestarting():
                 self._go_back(event)
             case CheckpointSaved():

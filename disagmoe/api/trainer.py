@@ -223,6 +223,7 @@ class Trainer:
                     run_dir.metrics.evaluation(event)
                 case ScheduleTuned():
                     run_dir.write_config(event.config)
+                    tally.config = event.config
                 case RunRestarting():
                     run_dir.metrics.restarted(event.step)
                 case StepTraced():

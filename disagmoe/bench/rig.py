@@ -131,7 +131,9 @@ def rig(
     """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     workers = workers_by_side(config.parallel)
-    asked = bundles(workers, dict.fromkeys(workers, NodeShape(workers=workers_per_node)), gpus_per_worker=0.0)
+    asked = bundles(
+        workers, dict.fromkeys(workers, NodeShape(workers=workers_per_node)), gpus_per_worker=0.0
+    )
     run_id = f"bench-{folder.name}"
     with placed(asked, ray_name(run_id)) as own:
         store = StoreServer(address)

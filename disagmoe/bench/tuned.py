@@ -1,4 +1,4 @@
-"""The best settings of a layout on hosts as they are: a traced step gives costs, costs give a plan."""
+"""The best settings of a layout on given hosts: a traced step gives costs, costs give a plan."""
 
 from dataclasses import dataclass, replace
 

@@ -111,9 +111,7 @@ def _way(measured: Measured) -> dict[str, Any]:
         "rows": {hop: one.rows for hop, one in last.hops.items()},
         "exact_rows": {hop: one.exact_rows for hop, one in last.hops.items()},
         "bytes": {hop: one.nbytes for hop, one in last.hops.items()},
-        "compute_s": [
-            ops + rest for ops, rest in zip(last.ops_s, last.rest_s, strict=True)
-        ],
+        "compute_s": [ops + rest for ops, rest in zip(last.ops_s, last.rest_s, strict=True)],
         "losses": [sample.loss for sample in measured.samples],
     }
 

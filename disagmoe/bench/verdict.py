@@ -48,8 +48,8 @@ def checks(comparisons: Sequence[Comparison]) -> dict[str, bool]:
         systems = comparison.systems
         found[f"{name}: workers pinned to their host's core"] = comparison.pinned
         found[f"{name}: same losses"] = losses_agree(
-                [measured.samples for measured in systems.values()]
-            )
+            [measured.samples for measured in systems.values()]
+        )
         if comparison.scenario.slow_host_cores is None:
             found[f"{name}: {EP_1F1B} within 10 % of compute plus bytes over rate"] = (
                 over_floor(systems[EP_1F1B]) <= EP_1F1B_TOLERANCE

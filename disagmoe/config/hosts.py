@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from disagmoe.config.parallel import COLOCATED
+from disagmoe.config.hardware import HardwareConfig
+from disagmoe.config.parallel import COLOCATED, ParallelConfig
 
 if TYPE_CHECKING:  # run.py uses rules that use this
     from collections.abc import Iterator
@@ -15,7 +16,8 @@ def workers_per_host(config: "RunConfig") -> int:
     another, or where each host has one and `rank` is the same."""
     if config.parallel.dedupe != "node":
         return 0
-    count = config.parallel.workers_per_host or _per_node(config) or _planned(config)
+    planned = planned_per_host(config.parallel, config.hardware)
+    count = config.parallel.workers_per_host or _per_node(config) or planned
     return count if count > 1 else 0
 
 
@@ -28,13 +30,17 @@ def _per_node(config: "RunConfig") -> int:
     return side.workers_per_node
 
 
-def _planned(config: "RunConfig") -> int:
-    """As the planning commands take hosts to be."""
-    parallel, per_host = config.parallel, config.hardware.workers_per_node
-    if not config.hardware.mixed_nodes or parallel.schedule in COLOCATED:
-        return per_host
-    mixed_hosts = -(-(parallel.attention_workers + parallel.expert_workers) // per_host)
-    return -(-parallel.expert_workers // mixed_hosts)
+def planned_per_host(parallel: ParallelConfig, hardware: HardwareConfig) -> int:
+    """Return how many expert workers of a group share a host as the planning commands take it."""
+    if not hardware.mixed_nodes or parallel.schedule in COLOCATED:
+        return hardware.workers_per_node
+    return -(-parallel.expert_workers // mixed_hosts(parallel, hardware))
+
+
+def mixed_hosts(parallel: ParallelConfig, hardware: HardwareConfig) -> int:
+    """Return how many hosts a pair of groups fills whose sides share hosts."""
+    workers = parallel.attention_workers + parallel.expert_workers
+    return -(-workers // hardware.workers_per_node)
 
 
 def hosts_are_those_of_the_cluster(config: "RunConfig") -> "Iterator[str]":
@@ -53,24 +59,18 @@ def hosts_are_those_of_the_cluster(config: "RunConfig") -> "Iterator[str]":
         )
 
 
-def unknown_hosts(config: "RunConfig") -> list[str]:
-    """Return why a run cannot know which expert workers share a host, for `dedupe = "node"`; [] on
-    one machine, where any division is as good."""
-    parallel, cluster = config.parallel, config.cluster
-    if parallel.dedupe != "node" or cluster.mode == "local":
+def unequal_hosts(config: "RunConfig") -> list[str]:
+    """Return why expert workers do not share hosts as `dedupe = "node"` needs it, on a cluster that
+    is asked for so many of them on each node; [] on one machine, where any division is as good."""
+    parallel, per_node = config.parallel, _per_node(config)
+    if parallel.dedupe != "node" or not per_node:
         return []
-    count = parallel.workers_per_host or _per_node(config)
-    if not count:
-        return [
-            'parallel.dedupe = "node" needs the number of expert workers on each host; set '
-            "cluster.expert.workers_per_node, or cluster.attention.workers_per_node where the "
-            "sides share workers"
-        ]
+    found = list(hosts_are_those_of_the_cluster(config))
     groups, workers = parallel.rings * parallel.groups, parallel.expert_workers
-    if groups > 1 and workers % count and count % workers:
-        return [
-            f'parallel.dedupe = "node" with {workers} expert workers per group and {count} on each '
-            "node: hosts would divide the groups unequally; use a multiple or a divisor of "
+    if groups > 1 and workers % per_node and per_node % workers:
+        found.append(
+            f'parallel.dedupe = "node" with {workers} expert workers per group and {per_node} on '
+            "each node: hosts would divide the groups unequally; use a multiple or a divisor of "
             f"{workers} per node"
-        ]
-    return []
+        )
+    return found

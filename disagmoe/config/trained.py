@@ -2,7 +2,7 @@
 
 from disagmoe.config.catalogue import join_words
 from disagmoe.config.families import TRAINED
-from disagmoe.config.hosts import unknown_hosts
+from disagmoe.config.hosts import unequal_hosts
 from disagmoe.config.run import RunConfig
 from disagmoe.config.tomlwrite import format_value
 from disagmoe.errors import ConfigError
@@ -18,7 +18,7 @@ def only_planned(config: RunConfig) -> list[str]:
             f"not trained yet; use {families}"
         )
     parallel = config.parallel
-    found += unknown_hosts(config)
+    found += unequal_hosts(config)
     if parallel.dispatch == "fp8":
         found.append('parallel.dispatch = "fp8" can be simulated, but not run yet; use "same"')
     return found

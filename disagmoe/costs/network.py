@@ -11,6 +11,7 @@ follows from how hosts are filled and from `parallel.dedupe`:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from disagmoe.config.hosts import mixed_hosts, planned_per_host
 from disagmoe.costs.kernels import Machine
 from disagmoe.costs.routing import Loads, loads, popularity
 from disagmoe.costs.scenario import Scenario
@@ -80,7 +81,8 @@ def routes(scenario: Scenario, layer: int) -> Routes:
     chances = popularity(model, skew, layer) if skew else None
     parts = scenario.expert_parts
     workers = loads(model, parts, chances)
-    size = scenario.layout.workers_per_host or _expert_workers_per_host(scenario)
+    planned = planned_per_host(scenario.parallel, scenario.hardware)
+    size = scenario.layout.workers_per_host or planned
     hosts = [sum(parts[at : at + size]) for at in range(0, len(parts), size)]
     copies = workers.choices if scenario.parallel.dedupe == "none" else workers.rows
     reached = sum(loads(model, hosts, chances).rows)
@@ -196,21 +198,9 @@ def _distances(scenario: Scenario, kind: SlotKind) -> tuple[float, float]:
         neighbours = min(per_host, workers)
         return (workers - neighbours) / workers, (neighbours - 1) / workers
     if one_pair and scenario.hardware.mixed_nodes:
-        hosts = _mixed_hosts(scenario)
+        hosts = mixed_hosts(scenario.parallel, scenario.hardware)
         return (hosts - 1) / hosts, 1 / hosts
     return 1.0, 0.0
-
-
-def _mixed_hosts(scenario: Scenario) -> int:
-    layout = scenario.layout
-    workers = layout.attention_workers + layout.expert_workers
-    return -(-workers // scenario.hardware.workers_per_node)
-
-
-def _expert_workers_per_host(scenario: Scenario) -> int:
-    if scenario.hardware.mixed_nodes:
-        return -(-scenario.layout.expert_workers // _mixed_hosts(scenario))
-    return scenario.hardware.workers_per_node
 
 
 def network_bytes_per_s(machine: Machine, scenario: Scenario, *, of_experts: bool) -> float:

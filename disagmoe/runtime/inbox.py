@@ -28,7 +28,6 @@ from disagmoe.schedule.ir import Op, Program, SlotKind, Transfer, TransferKey, p
 from disagmoe.schedule.layout import Group, Side
 from disagmoe.transport.base import TransportChannel, Work
 
-
 _TO_EXPERTS = (SlotKind.ROWS, SlotKind.FAN_ROWS)
 
 

@@ -29,8 +29,8 @@ class ChannelSpec:
     on_host: bool = False
     """Whether its tensors are in host memory whatever workers compute on: counts, clocks, flags."""
     mesh: bool = False
-    """Whether it carries sums. A worker does one at a time, between its transfers of rows, so that a
-    backend may let meshes share what channels of rows must have apart to go on side by side."""
+    """Whether it carries sums. A worker does one at a time, between its transfers of rows, so that
+    a backend may let meshes share what channels of rows have apart to go on side by side."""
 
     @property
     def members(self) -> tuple[str, ...]:

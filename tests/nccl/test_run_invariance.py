@@ -18,7 +18,7 @@ def test_training_over_the_stand_in_equals_one_process() -> None:
     uneven = next(x for x in run_invariance.cases() if x.dedupe == "node" and x.experts == 3)
     two_hops = str(run_invariance.cases().index(uneven))
     done = subprocess.run(
-        [sys.executable, script, "--json", *("--only", "0"), *("--only", "1"), *("--only", two_hops)],
+        [sys.executable, script, "--json", "--only", "0", "--only", "1", "--only", two_hops],
         capture_output=True,
         text=True,
         timeout=280,

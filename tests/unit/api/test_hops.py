@@ -43,7 +43,10 @@ def test_figures_are_medians_beside_what_is_expected() -> None:
     steps = [step(number) for number in range(3)]  # 100 tokens each
     assert hop_figures(steps, config()) == {
         "inter": HopFigures(
-            rows=151, exact_rows=151, expected_rows=pytest.approx(100 * LAYERS * reached(4)), nbytes=64
+            rows=151,
+            exact_rows=151,
+            expected_rows=pytest.approx(100 * LAYERS * reached(4)),
+            nbytes=64,
         )
     }
     assert hop_figures([], config()) == {}

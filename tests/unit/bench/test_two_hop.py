@@ -6,9 +6,9 @@ import pytest
 
 from disagmoe.bench.hosts import LinkBytes
 from disagmoe.bench.sample import CpuSeconds, Sample
+from disagmoe.bench.tuned import Tuned
 from disagmoe.bench.two_hop import LINK_BOUND, NODE, RANK, WAYS, Comparison, Measured, exact_bytes
 from disagmoe.bench.two_hop_verdict import as_json, checks, table
-from disagmoe.bench.tuned import Tuned
 from disagmoe.config.load import override
 from disagmoe.config.run import RunConfig
 from disagmoe.config.starter import STARTER

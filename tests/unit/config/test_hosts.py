@@ -2,7 +2,7 @@
 
 import pytest
 
-from disagmoe.config.hosts import unknown_hosts, workers_per_host
+from disagmoe.config.hosts import unequal_hosts, workers_per_host
 from disagmoe.config.load import override
 from disagmoe.config.starter import STARTER
 from disagmoe.config.trained import refuse_only_planned
@@ -51,25 +51,23 @@ def test_what_contradicts_is_refused(sets: list[str], message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_a_cluster_must_say_which_workers_share_a_host() -> None:
-    assert unknown_hosts(config()) == []
-    with pytest.raises(ConfigError) as caught:
-        refuse_only_planned(config(*CLUSTER))
-    assert str(caught.value) == (
-        'parallel.dedupe = "node" needs the number of expert workers on each host; set '
-        "cluster.expert.workers_per_node, or cluster.attention.workers_per_node where the sides "
-        "share workers"
-    )
+def test_a_cluster_is_asked_for_other_hosts_than_were_given() -> None:
+    found = config(*CLUSTER, "parallel.workers_per_host=8")
+    refuse_only_planned(found)
+    nodes = found.cluster.expert.model_copy(update={"workers_per_node": 4})
+    cluster = found.cluster.model_copy(update={"expert": nodes})
+    with pytest.raises(ConfigError, match="= 8, but the cluster is asked for 4 workers on each node"):
+        refuse_only_planned(found.model_copy(update={"cluster": cluster}))
 
 
 def test_hosts_must_not_divide_groups_unequally() -> None:
     three = [*CLUSTER, "cluster.expert.workers_per_node=3"]
-    assert unknown_hosts(config(*three)) == []
-    (found,) = unknown_hosts(config(*three, "parallel.groups=2"))
+    assert unequal_hosts(config(*three)) == []
+    (found,) = unequal_hosts(config(*three, "parallel.groups=2"))
     assert found == (
         'parallel.dedupe = "node" with 4 expert workers per group and 3 on each node: hosts would '
         "divide the groups unequally; use a multiple or a divisor of 4 per node"
     )
     for fits in (2, 8):
         sets = [*CLUSTER, f"cluster.expert.workers_per_node={fits}", "parallel.groups=2"]
-        assert unknown_hosts(config(*sets)) == []
+        assert unequal_hosts(config(*sets)) == []

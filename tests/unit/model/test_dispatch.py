@@ -57,7 +57,9 @@ def test_as_many_rows_are_sent_as_routing_asks_for(data: st.DataObject) -> None:
     experts = data.draw(st.integers(1, 9))
     top_k = data.draw(st.integers(1, experts))
     ranges = expert_ranges(experts, [1.0] * data.draw(st.integers(1, experts)))
-    chosen = [data.draw(st.permutations(range(experts))) for _ in range(data.draw(st.integers(0, 9)))]
+    chosen = [
+        data.draw(st.permutations(range(experts))) for _ in range(data.draw(st.integers(0, 9)))
+    ]
     expert_TK = torch.tensor(chosen, dtype=torch.int64).view(-1, experts)[:, :top_k]
     owners = torch.tensor([part for part, held in enumerate(ranges) for _ in held])
     sent = plan_dispatch(expert_TK, ranges, "rank")
