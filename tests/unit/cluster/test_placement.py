@@ -92,9 +92,6 @@ def test_all_gpus_of_a_node_are_the_runs_where_it_has_reserved_them(fake: FakeRa
     with placed(asked, "x") as reservation:
         found = {worker: place.all_gpus for worker, place in reservation.places.items()}
         assert found == {"A0.0": True, "F0.0": False}
-            "A0.0": True,
-            "F0.0": False,
-        }
 
 
 def test_what_no_nodes_can_hold_is_not_even_asked_for(fake: FakeRay) -> None:
