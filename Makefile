@@ -38,8 +38,8 @@ $(QUICKSTART_DATA)/manifest.json: | $(VENV)/.installed
 	  --on-bad-record skip --input "$$stdlib/**/*.py" --exclude "$$stdlib/test/*" \
 	  "$$stdlib/*/test/*" "$$stdlib/*/tests/*" "$$stdlib/site-packages/*" "$$stdlib/dist-packages/*"
 
-# What starts processes or wants the machine to itself runs last, one test at a time. Tests that
-# PYTEST_ARGS chooses run likewise.
+# What starts processes or wants the machine to itself runs last, one test at a time; and so does what
+# PYTEST_ARGS chooses.
 APART := ray or gloo or net or prometheus or browser or gpu or slow
 test: lint
 ifeq ($(strip $(PYTEST_ARGS)),)
