@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from disagmoe.api.hops import rows_per_token
 from disagmoe.bench.two_hop import LINK_BOUND, NODE, RANK, Comparison, Measured
 from disagmoe.bench.verdict import losses_agree
-from disagmoe.schedule.layout import HOPS
+from disagmoe.costs.hops import rows_per_token
+from disagmoe.schedule.intervals import Beside, Interval, beside
+from disagmoe.schedule.layout import HOPS, Channel
 
 BYTES_TOLERANCE = 0.02
 """What Ray, TCP and Ethernet add to the link's bytes may differ by this much."""
@@ -41,6 +42,18 @@ def uniform_rows_ratio(comparison: Comparison) -> float:
     """The same for routing that takes all sets of experts equally often."""
     node, rank = (rows_per_token(comparison.ways[way].config)[HOPS[0]] for way in (NODE, RANK))
     return node / rank
+
+
+def intra_beside_inter(measured: Measured) -> Beside:
+    """How long workers were in transfers inside the host in the traced step, and how much of that
+    also in transfers across the network."""
+    total = Beside(0.0, 0.0)
+    for trace in measured.tuned.traces.values():
+        spans: dict[str, list[Interval]] = {hop: [] for hop in HOPS}
+        for one in trace.hops:
+            spans[Channel.parse(one.channel).hop].append((one.start_s, one.end_s))
+        total += beside(spans[HOPS[1]], spans[HOPS[0]])
+    return total
 
 
 def checks(comparisons: Sequence[Comparison]) -> dict[str, bool]:
@@ -83,6 +96,7 @@ def as_json(comparisons: Sequence[Comparison], rounds: int) -> dict[str, Any]:
         "rows_ratio": rows_ratio(first),
         "rows_ratio_uniform": uniform_rows_ratio(first),
         "speedup": speedup(first),
+        "intra_beside_inter": intra_beside_inter(first.ways[NODE]).share,
         "rates": [_comparison(one) for one in comparisons],
     }
 

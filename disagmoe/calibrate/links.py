@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
+import torch
+
 from disagmoe.errors import TransportError
 from disagmoe.units import KIB, MIB
 
@@ -93,7 +95,6 @@ def _answer(pipe: Connection) -> object:
 def _serve(
     pipe: Connection, rank: int, ends: tuple[End, End], large_bytes: int, small_turns: int
 ) -> None:
-    # torch takes seconds to import
     from disagmoe.transport.rendezvous import StoreServer
 
     own = ends[rank]
@@ -116,8 +117,6 @@ def _turns(
     rank: int, own: End, store: tuple[str, int], large_bytes: int, small_turns: int
 ) -> LinkRate:
     """Send messages to and fro; both ends do the same, in the other order."""
-    import torch
-
     from disagmoe.transport.base import ChannelSpec
     from disagmoe.transport.gloo import GlooTransport
     from disagmoe.transport.rendezvous import connect
@@ -155,3 +154,28 @@ def _turns(
         small_s = min(turn(_SMALL) for _ in range(small_turns)) / 2
         large_s = min(turn(large_bytes) for _ in range(_LARGE_TURNS)) / 2
     return LinkRate(bytes_per_s=large_bytes / large_s, latency_s=small_s)
+
+
+def measure_devices(
+    first: torch.device, second: torch.device, *, large_bytes: int = 8 * _LARGE
+) -> LinkRate:
+    """Measure copies from one device to the other: NVLink between GPUs that have it, else PCIe."""
+
+    def copy_s(nbytes: int) -> float:
+        source = torch.zeros(nbytes, dtype=torch.uint8, device=first)
+        target = torch.zeros(nbytes, dtype=torch.uint8, device=second)
+        _settle(first, second)
+        began_s = time.perf_counter()
+        target.copy_(source)
+        _settle(first, second)
+        return time.perf_counter() - began_s
+
+    small_s = min(copy_s(_SMALL) for _ in range(_SMALL_TURNS))
+    large_s = min(copy_s(large_bytes) for _ in range(_LARGE_TURNS))
+    return LinkRate(bytes_per_s=large_bytes / large_s, latency_s=small_s)
+
+
+def _settle(*devices: torch.device) -> None:
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)

@@ -16,7 +16,7 @@ from disagmoe.calibrate.kernels import (
     measure_kernels,
     peak_flops,
 )
-from disagmoe.calibrate.links import End, LinkRate, measure_link
+from disagmoe.calibrate.links import End, LinkRate, measure_devices, measure_link
 from disagmoe.calibrate.ops import fit_flash, fit_ops, sample_ops
 from disagmoe.calibrate.process import device_bytes, process_bytes
 from disagmoe.config.load import override
@@ -73,9 +73,9 @@ def _calibrate(request: Request, say: Say) -> MeasuredMachine:
     kernels = {
         name: measure_kernels(sizes, TYPES[name], device, memory) for name in request.precisions
     }
-    link = _link_within()
-    say(f"{_LOOPBACK}: {link.bytes_per_s / GB:.2f} GB/s, {link.latency_s * 1e6:.0f} us")
-    hardware = _hardware(request, sizes, kernels, memory, link)
+    link, what = _link_within(device)
+    say(f"{what}: {link.bytes_per_s / GB:.2f} GB/s, {link.latency_s * 1e6:.0f} us")
+    hardware = _hardware(request, sizes, kernels, memory, link, what)
     system = device_bytes() if device.type == "cuda" else process_bytes()
     say(f"a worker takes {format_bytes(system)} without a model")
     found: dict[Precision, Calibration] = {}
@@ -91,11 +91,15 @@ def _calibrate(request: Request, say: Say) -> MeasuredMachine:
     return MeasuredMachine(hardware=hardware, calibrations=found)
 
 
-def _link_within() -> LinkRate:
-    """Between two workers of this machine, each on a core of its own where there are two."""
+def _link_within(device: torch.device) -> tuple[LinkRate, str]:
+    """What workers of one machine reach each other by, and what that is: copies between two GPUs
+    where there are two, else gloo between two processes, each on a core of its own if possible."""
+    if device.type == "cuda" and torch.cuda.device_count() > 1:
+        first, second = torch.device("cuda", 0), torch.device("cuda", 1)
+        return measure_devices(first, second), "copies from one GPU to the next"
     cores = sorted(os.sched_getaffinity(0))
     ends = [End(address=_LOOPBACK, core=core) for core in (cores[0], cores[-1])]
-    return measure_link(*ends)
+    return measure_link(*ends), "gloo between two workers of this machine"
 
 
 def _calibration(name: str, kernels: Kernels, link: LinkRate, system_bytes: float) -> Calibration:
@@ -124,6 +128,7 @@ def _hardware(
     kernels: dict[Precision, Kernels],
     memory_bytes_per_s: float,
     link: LinkRate,
+    link_source: str,
 ) -> Hardware:
     device = request.device
     cuda = device.type == "cuda"
@@ -135,7 +140,8 @@ def _hardware(
     source = _MEASURED.format(torch.__version__, _processor(device))
     sources = dict.fromkeys((field.name for field in fields(Hardware)), source)
     del sources["name"], sources["sources"]
-    sources["nic_bytes_per_s"] = "as given" if nic else "as between two workers of this machine"
+    sources["nvlink_bytes_per_s"] = f"{source}: {link_source}"
+    sources["nic_bytes_per_s"] = "as given" if nic else f"not known; {link_source}"
     return Hardware(
         name=_processor(device) if cuda else "cpu",
         bf16_flops=rates["bf16"],

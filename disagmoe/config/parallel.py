@@ -8,6 +8,7 @@ from disagmoe.config.base import Section
 from disagmoe.config.costs import CostsConfig
 
 ScheduleName = Literal["af_pipe", "ep_1f1b", "ep_overlap", "serial"]
+DedupeName = Literal["rank", "none", "node"]
 
 FIRST_PROFILED, PROFILED = 1, 2
 """With a profile: the first measured step, from 0 (the very first is slower for reasons of its
@@ -65,7 +66,7 @@ class ParallelConfig(Section):
     `direct` sends it to the next attention group, `fused` lets it travel with the rows to the
     experts, at no extra bytes; `auto` takes `local` for one group, else `fused`, or `direct` with
     shared experts on the attention workers."""
-    dedupe: Literal["rank", "none", "node"] = "rank"
+    dedupe: DedupeName = "rank"
     """Rows on the wire: `rank` sends a token once to each expert worker, `none` once to each of its
     experts (for comparison), `node` once to each host of expert workers, where a gateway passes it
     on and adds up what comes back."""

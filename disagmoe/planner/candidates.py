@@ -5,9 +5,10 @@ workers as the config gives it, in any number of groups and rings.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from disagmoe.config.parallel import COLOCATED, ParallelConfig, ScheduleName
+from disagmoe.config.hosts import workers_per_host
+from disagmoe.config.parallel import COLOCATED, DedupeName, ParallelConfig, ScheduleName
 from disagmoe.config.phrases import divisors
 from disagmoe.config.rules import problems
 from disagmoe.config.run import RunConfig
@@ -32,6 +33,7 @@ class Division:
     micro_batch_size: int
     attention_nics: float
     expert_nics: float
+    dedupe: DedupeName = "rank"
 
     def of(self, config: RunConfig, in_flight: int) -> RunConfig:
         """`config` divided like this."""
@@ -50,6 +52,8 @@ class Division:
             "max_in_flight": 0,
             "residual": "local" if self.groups == 1 else "fused" if fused else "direct",
             "layout": "fixed",
+            "dedupe": self.dedupe,
+            "workers_per_host": parallel.workers_per_host if self.dedupe == "node" else 0,
         }
         nics = {"attention_nics": self.attention_nics, "expert_nics": self.expert_nics}
         if self.schedule in COLOCATED:
@@ -74,8 +78,23 @@ class Division:
 
 
 def divisions(config: RunConfig) -> tuple[Division, ...]:
-    """All divisions of the workers of `config` that break no rule."""
-    return tuple(one for one in _all(config) if not problems(one.of(config, 0)))
+    """All divisions of the workers of `config` that break no rule, each with all ways to send rows
+    that differ there. Rows once for each expert are for comparison: they stay where they are asked
+    for, and are no choice else."""
+    return tuple(
+        replace(one, dedupe=way)
+        for one in _all(config)
+        if not problems(one.of(config, 0))
+        for way in _ways(config, one)
+    )
+
+
+def _ways(config: RunConfig, division: Division) -> tuple[DedupeName, ...]:
+    if config.parallel.dedupe == "none":
+        return ("none",)
+    two_hops = replace(division, dedupe="node").of(config, 0)
+    shared = min(workers_per_host(two_hops), division.expert_workers) > 1
+    return ("rank", "node") if shared and not problems(two_hops) else ("rank",)
 
 
 def _all(config: RunConfig) -> Iterator[Division]:

@@ -31,8 +31,8 @@ LIBRARY = "stand-in"
 
 
 def cases() -> list[Case]:
-    """M and N up to 4, p up to 2, all schedules, one and two hops, each with a twin on inproc for the
-    bits."""
+    """M and N up to 4, p up to 2, all schedules, one and two hops, each with a twin on inproc for
+    the bits."""
     split = [
         Case(micro_batches=4, in_flight=4),
         Case(micro_batches=4, attention=2, experts=3, in_flight=4),

@@ -56,7 +56,7 @@ def test_a_cluster_is_asked_for_other_hosts_than_were_given() -> None:
     refuse_only_planned(found)
     nodes = found.cluster.expert.model_copy(update={"workers_per_node": 4})
     cluster = found.cluster.model_copy(update={"expert": nodes})
-    with pytest.raises(ConfigError, match="= 8, but the cluster is asked for 4 workers on each node"):
+    with pytest.raises(ConfigError, match="= 8, but the cluster is asked for 4 workers"):
         refuse_only_planned(found.model_copy(update={"cluster": cluster}))
 
 
