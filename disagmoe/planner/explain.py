@@ -147,10 +147,10 @@ def _why_this_way(plan: Plan) -> str:
         same = ", which is the same as to each host"
         return text + (same if _one_per_host(best) else "; the other way does not fit")
     there = rows_per_token(other.config)[HOPS[0]]
-    slower = other.step_s / best.step_s
+    slower, taker = other.step_s / best.step_s, TAKERS[other.estimate.division.dedupe]
     return (
-        f"{text}; to each {TAKERS[other.estimate.division.dedupe]} it would be {there:.2f}, and "
-        f"the step take {slower:.2f} times as long ({other.estimate.roofs.binding} the highest roof, "
+        f"{text}; to each {taker} it would be {there:.2f}, and the step take {slower:.2f} times "
+        f"as long ({other.estimate.roofs.binding} the highest roof, "
         f"here {best.estimate.roofs.binding})"
     )
 
