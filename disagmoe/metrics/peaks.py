@@ -32,10 +32,13 @@ def _peak_of(config: RunConfig, device: str, *, expert: bool) -> float:
     metrics, precision = config.metrics, config.train.precision
     given = metrics.expert_peak_flops if expert else metrics.attention_peak_flops
     preset = device_preset(device)
-    # two comparisons: mypy does not narrow a literal by `in`; data sheets say nothing of fp64
-    if given or preset is None or precision == "auto" or precision == "fp64":
+    if given or preset is None:
         return given
-    return preset.peak_flops(precision)
+    match precision:
+        case "fp32" | "bf16":
+            return preset.peak_flops(precision)
+        case "auto" | "fp64":  # of which data sheets say nothing
+            return given
 
 
 def mfu(config: RunConfig, devices: Mapping[str, str], tokens_per_s: float) -> float | None:

@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from disagmoe.config.hosts import workers_per_host
-from disagmoe.config.parallel import COLOCATED, DedupeName, ParallelConfig, ScheduleName
+from disagmoe.config.parallel import (
+    COLOCATED,
+    DedupeName,
+    ParallelConfig,
+    Recompute,
+    ScheduleName,
+)
 from disagmoe.config.phrases import divisors
 from disagmoe.config.rules import problems
 from disagmoe.config.run import RunConfig
@@ -19,6 +25,21 @@ SEQUENCES = (1, 2, 4)
 LENDING = (1.0, 4 / 3, 2.0)
 """Network cards per worker of a side whose hosts are only partly filled: 6 or 4 workers on a host
 with 8 cards. Those hosts' other workers are idle."""
+
+
+_AGAIN: dict[Recompute, str] = {
+    "none": "",
+    "attention": ", attention recomputed",
+    "experts": ", experts recomputed",
+    "all": ", all recomputed",
+}
+_MORE: dict[Recompute, tuple[Recompute, ...]] = {
+    "none": ("attention", "experts", "all"),
+    "attention": ("all",),
+    "experts": ("all",),
+    "all": (),
+}
+"""What keeps less of the activations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +54,14 @@ class Division:
     micro_batch_size: int
     attention_nics: float
     expert_nics: float
+    recompute: Recompute = "none"
     dedupe: DedupeName = "rank"
 
     def of(self, config: RunConfig, in_flight: int) -> RunConfig:
         """`config` divided like this."""
         parallel = config.parallel
-        fused = parallel.residual in ("auto", "local", "fused")
+        beside = config.model.shared_width > 0 and parallel.shared_experts == "attention"
+        fused = parallel.residual in ("auto", "local", "fused") and not beside
         update: dict[str, object] = {
             "schedule": self.schedule,
             "rings": self.rings,
@@ -51,6 +74,7 @@ class Division:
             "in_flight": in_flight,
             "max_in_flight": 0,
             "residual": "local" if self.groups == 1 else "fused" if fused else "direct",
+            "recompute": self.recompute,
             "layout": "fixed",
             "dedupe": self.dedupe,
             "workers_per_host": parallel.workers_per_host if self.dedupe == "node" else 0,
@@ -68,13 +92,19 @@ class Division:
     @property
     def summary(self) -> str:
         """The division in words."""
-        return ParallelConfig(
+        words = ParallelConfig(
             schedule=self.schedule,
             rings=self.rings,
             groups=self.groups,
             attention_workers=self.attention_workers,
             expert_workers=self.expert_workers,
         ).summary
+        return words + _AGAIN[self.recompute]
+
+    @property
+    def with_less_memory(self) -> "tuple[Division, ...]":
+        """The same, with more of the activations computed again."""
+        return tuple(replace(self, recompute=more) for more in _MORE[self.recompute])
 
 
 def divisions(config: RunConfig) -> tuple[Division, ...]:
@@ -114,6 +144,7 @@ def _all(config: RunConfig) -> Iterator[Division]:
                     micro_batch_size=size * workers,
                     attention_nics=config.hardware.attention_nics,
                     expert_nics=config.hardware.expert_nics,
+                    recompute=config.parallel.recompute,
                 )
 
 
@@ -146,6 +177,7 @@ def _splits(config: RunConfig, rings: int, groups: int, workers: int) -> Iterato
                     micro_batch_size=size * own[0],
                     attention_nics=asked.attention_nics * attention / own[0],
                     expert_nics=asked.expert_nics * (workers - attention) / own[1],
+                    recompute=config.parallel.recompute,
                 )
 
 
@@ -178,4 +210,5 @@ def _split_of_two_kinds(config: RunConfig) -> Iterator[Division]:
                     micro_batch_size=size * own,
                     attention_nics=asked.attention_nics,
                     expert_nics=asked.expert_nics,
+                    recompute=parallel.recompute,
                 )

@@ -123,7 +123,8 @@ def _other_way(
 
 
 def _is_other_way(one: Division, other: Division) -> bool:
-    return one != other and replace(one, dedupe=other.dedupe) == other
+    alike = replace(one, dedupe=other.dedupe, recompute=other.recompute)
+    return one.dedupe != other.dedupe and alike == other
 
 
 def _unlike(ranked: Sequence[Estimate]) -> list[Estimate]:
