@@ -37,9 +37,13 @@ class MemoryUse:
     head: float
     """By how much those of the head exceed that: logits and their gradients."""
     headroom: float
-    """What more it takes where, in one layer of one micro-batch, all tokens come to this worker."""
+    """What more it takes where, in one layer of one micro-batch, `hardware.routing_peak` times as
+    many tokens come to this worker as usual."""
     system: float
     """What the device and its libraries take."""
+    worst_case: float
+    """What more than with the expected routing it takes where, in one layer of one micro-batch, all
+    tokens come to this worker; not part of the total."""
 
     @property
     def expected(self) -> float:
@@ -48,8 +52,8 @@ class MemoryUse:
 
     @property
     def total(self) -> float:
-        """All of it."""
-        return float(sum(asdict(self).values()))
+        """All that is to be there."""
+        return float(sum(asdict(self).values())) - self.worst_case
 
 
 def memory_use(scenario: Scenario, worker: Worker, program: GroupProgram) -> MemoryUse:
@@ -76,8 +80,9 @@ def without_slots(scenario: Scenario, worker: Worker) -> MemoryUse:
         slots=0.0,
         workspace=workspace,
         head=max(0.0, _head(scenario, worker) - workspace),
-        headroom=_headroom(scenario, worker, sizes),
+        headroom=_headroom(scenario, worker, sizes, sizes.peak),
         system=machine.calibration.system_bytes,
+        worst_case=_headroom(scenario, worker, sizes, sizes.worst),
     )
 
 
@@ -141,13 +146,12 @@ def _head(scenario: Scenario, worker: Worker) -> float:
     return matrix * (exact + element) + max(logits, matrix * exact)
 
 
-def _headroom(scenario: Scenario, worker: Worker, sizes: SlotSizes) -> float:
-    """What all tokens take above the expected ones, from their rows to the backward of their
-    layer."""
+def _headroom(scenario: Scenario, worker: Worker, sizes: SlotSizes, most: Load) -> float:
+    """What `most` takes above the expected load, from its rows to the backward of its layer."""
     if all(role.side is not Side.EXPERT for role in _roles(scenario, worker)):
         return 0.0
     kinds = (SlotKind.ROWS, SlotKind.OUTPUTS, SlotKind.SAVED)
-    usual, worst = sizes.load(0), sizes.worst
+    usual = sizes.load(0)
     return sum(
-        sizes.expert_bytes(kind, worst) - sizes.expert_bytes(kind, usual) for kind in kinds
-    ) + (_expert_workspace(scenario, worker, worst) - _expert_workspace(scenario, worker, usual))
+        sizes.expert_bytes(kind, most) - sizes.expert_bytes(kind, usual) for kind in kinds
+    ) + (_expert_workspace(scenario, worker, most) - _expert_workspace(scenario, worker, usual))
