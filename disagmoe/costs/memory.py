@@ -73,6 +73,7 @@ def without_slots(scenario: Scenario, worker: Worker) -> MemoryUse:
     workspace = max(
         0.0, *(_workspace(scenario, worker, role, sizes) for role in _roles(scenario, worker))
     )
+    headroom, worst_case = _headrooms(scenario, worker, sizes)
     return MemoryUse(
         weights=sum(one.parameters for one in held) * element,
         gradients=sum(one.parameters for one in held) * exact,
@@ -80,9 +81,9 @@ def without_slots(scenario: Scenario, worker: Worker) -> MemoryUse:
         slots=0.0,
         workspace=workspace,
         head=max(0.0, _head(scenario, worker) - workspace),
-        headroom=_headroom(scenario, worker, sizes, sizes.peak),
+        headroom=headroom,
         system=machine.calibration.system_bytes,
-        worst_case=_headroom(scenario, worker, sizes, sizes.worst),
+        worst_case=worst_case,
     )
 
 
@@ -146,12 +147,18 @@ def _head(scenario: Scenario, worker: Worker) -> float:
     return matrix * (exact + element) + max(logits, matrix * exact)
 
 
-def _headroom(scenario: Scenario, worker: Worker, sizes: SlotSizes, most: Load) -> float:
-    """What `most` takes above the expected load, from its rows to the backward of its layer."""
+def _headrooms(scenario: Scenario, worker: Worker, sizes: SlotSizes) -> tuple[float, float]:
+    """What the peak, and the worst case, take above the expected load."""
     if all(role.side is not Side.EXPERT for role in _roles(scenario, worker)):
-        return 0.0
+        return 0.0, 0.0
+    usual, peak, worst = (
+        _by_load(scenario, worker, sizes, load) for load in (sizes.load(0), sizes.peak, sizes.worst)
+    )
+    return peak - usual, worst - usual
+
+
+def _by_load(scenario: Scenario, worker: Worker, sizes: SlotSizes, load: Load) -> float:
+    """What `load` takes, from its rows to the backward of its layer."""
     kinds = (SlotKind.ROWS, SlotKind.OUTPUTS, SlotKind.SAVED)
-    usual = sizes.load(0)
-    return sum(
-        sizes.expert_bytes(kind, most) - sizes.expert_bytes(kind, usual) for kind in kinds
-    ) + (_expert_workspace(scenario, worker, most) - _expert_workspace(scenario, worker, usual))
+    slots = sum(sizes.expert_bytes(kind, load) for kind in kinds)
+    return slots + _expert_workspace(scenario, worker, load)

@@ -87,13 +87,21 @@ def _groups(result: Result) -> list[str]:
 
 def memory_lines(result: Result) -> list[str]:
     """The fullest worker of each side, by what fills it."""
-    names = list(asdict(result.memory[0].use))
-    head = "".join(f"{name:>11}" for name in names)
-    lines = [f"memory  {head}{'total':>11}{'available':>11}"]
-    for one in _fullest(result.memory):
-        sizes = [*asdict(one.use).values(), one.use.total, one.available]
+    workers = _fullest(result.memory)
+    names = [name for name in asdict(workers[0].use) if name != "worst_case"]
+    head = "".join(f"{name:>11}" for name in (*names, "total", "available"))
+    lines = [f"memory  {head}"]
+    for one in workers:
+        sizes = [*(getattr(one.use, name) for name in names), one.use.total, one.available]
         row = "".join(f"{format_bytes(size):>11}" for size in sizes)
         lines.append(f"{one.worker:<8}{row}{'' if one.fits else '  does not fit'}")
+    worst = max(workers, key=lambda one: one.use.worst_case)
+    if worst.use.worst_case:
+        more = format_bytes(worst.use.worst_case)
+        lines.append(
+            f"headroom is part of the total; if all tokens of a layer came to {worst.worker}, it "
+            f"would take {more}"
+        )
     return lines
 
 

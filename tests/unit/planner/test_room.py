@@ -37,7 +37,7 @@ def test_what_fits_is_let_through():
     check_room(config, Room(by_side={}))
 
 
-@pytest.mark.parametrize("gigabytes", [20, 26])
+@pytest.mark.parametrize("gigabytes", [30, 36])
 def test_the_cheapest_change_does_help(gigabytes):
     config, room = few(), sides(gigabytes)
     assert max(one.use.expected for one in trial(config).memory) > gigabytes * GB
