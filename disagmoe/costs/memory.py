@@ -1,6 +1,6 @@
 """What a worker keeps in memory at the fullest moment of a step."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from disagmoe.config.model import ModelConfig
 from disagmoe.costs import parameters
@@ -53,7 +53,16 @@ class MemoryUse:
     @property
     def total(self) -> float:
         """All that is to be there."""
-        return float(sum(asdict(self).values())) - self.worst_case
+        return float(
+            self.weights
+            + self.gradients
+            + self.optimizer
+            + self.slots
+            + self.workspace
+            + self.head
+            + self.headroom
+            + self.system
+        )
 
 
 def memory_use(scenario: Scenario, worker: Worker, program: GroupProgram) -> MemoryUse:

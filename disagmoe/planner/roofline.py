@@ -20,7 +20,7 @@ from disagmoe.planner.candidates import Division
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.from_config import programs_for
 from disagmoe.schedule.ir import Slot, SlotKind
-from disagmoe.schedule.layout import Side, Worker
+from disagmoe.schedule.layout import Group, Layout, Side, Worker
 from disagmoe.simulator.simulate import end_of_step_s
 
 DEPTHS = (1.0, 0.6, 0.35, 0.2, 0.1)
@@ -77,17 +77,26 @@ class Estimate:
 def estimates(config: RunConfig, division: Division) -> list[Estimate]:
     """Estimates of `division`, by depth in flight; where memory is short also of those that compute
     activations again."""
-    found = _estimates(config, division)
-    if all(one.need <= 1 for one in found):
-        return found
-    return found + [one for other in division.with_less_memory for one in _estimates(config, other)]
-
-
-def _estimates(config: RunConfig, division: Division) -> list[Estimate]:
-    run = division.of(config, 0)
-    layout = programs_for(run).spec.layout
-    scenario = scenario_of(run, layout)
+    scenario = _scenario(config, division)
     need = Need.of(scenario)
+    found = _estimates(config, division, scenario, need)
+    if need.states > 1 or all(one.need <= 1 for one in found):
+        return found
+    for other in division.with_less_memory:
+        scenario = _scenario(config, other)
+        found += _estimates(config, other, scenario, Need.of(scenario))
+    return found
+
+
+def _scenario(config: RunConfig, division: Division) -> Scenario:
+    run = division.of(config, 0)
+    return scenario_of(run, programs_for(run).spec.layout)
+
+
+def _estimates(
+    config: RunConfig, division: Division, scenario: Scenario, need: "Need"
+) -> list[Estimate]:
+    run = division.of(config, 0)
     if need.share(1) > 1:  # most divisions: no time is lost on them
         return [_hopeless(division, need)]
     times = StepTimes(scenario)
@@ -185,6 +194,11 @@ class Need:
 
     kinds: tuple[tuple[float, float, float], ...]
 
+    @property
+    def states(self) -> float:
+        """What does not depend on activations, of what there is."""
+        return max(fixed / room for fixed, _, room in self.kinds)
+
     def share(self, in_flight: int, spread: float = 0.0) -> float:
         """Of what there is. `spread` is how much of a micro-batch's way, forward and backward, lies
         between the first and the last in flight: where they are far apart each keeps half of its
@@ -198,10 +212,21 @@ class Need:
         return cls(tuple(_kinds(scenario)))
 
 
+def _unlike(layout: Layout) -> list[Group]:
+    """Groups of which no two have as many layers and the same ends of the network."""
+    ends = (layout.embedding, layout.head)
+    kinds: dict[tuple[object, ...], Group] = {}
+    for group in layout.all_groups:
+        roles = layout.roles_of(group)
+        layers = tuple(len(layout.layers_of(role)) for role in roles)
+        kinds.setdefault((group.side, layers, *(end in roles for end in ends)), group)
+    return list(kinds.values())
+
+
 def _kinds(scenario: Scenario) -> Iterator[tuple[float, float, float]]:
     layout = scenario.layout
     sizes = {group.side: SlotSizes(scenario, Worker(group, 0)) for group in layout.all_groups}
-    for group in layout.all_groups:
+    for group in _unlike(layout):
         machine = machine_of(scenario, group)
         fixed = without_slots(scenario, Worker(group, 0)).total
         resident = sum(
