@@ -45,6 +45,9 @@ class HardwareConfig(Section):
     expert_skew: float = Field(default=0.0, ge=0)
     """How unequally tokens choose experts: popularity falls as 1 / rank to this power; 0 is
     balanced. Workers are simulated one by one where it is not 0."""
+    routing_peak: float = Field(default=3.0, ge=1)
+    """How many times as many tokens as usual may come to an expert worker in one layer of one
+    micro-batch: memory is kept free for so many, at most for all of them."""
     slow_worker: str = ""
     """A worker that computes slower than the others, as in `F0.3`; none where empty. Workers are
     simulated one by one where it is given."""
