@@ -194,6 +194,18 @@ class SlotSizes:
         home = tokens if scenario.shared_with_experts else 0
         return Load(tokens * copies, tokens * choices, home)
 
+    @cached_property
+    def peak(self) -> Load:
+        """What a worker is to have room for: a multiple of what usually comes, at most the worst
+        case."""
+        usual, worst = self.load(0), self.worst
+        times = self._scenario.hardware.routing_peak
+        return Load(
+            min(times * usual.rows, worst.rows),
+            min(times * usual.pairs, worst.pairs),
+            min(times * usual.home, worst.home),
+        )
+
     def expert_bytes(self, kind: SlotKind, load: Load) -> float:
         """Bytes of a slot of the expert role under `load`."""
         scenario = self._scenario
