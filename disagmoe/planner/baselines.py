@@ -17,8 +17,8 @@ case, and n micro-batches, whose head one stage computes besides:
   compute, and its own fill.
 
 With rows once to each host both hops of an all-to-all go on at once, chunk by chunk, as in DeepEP
-(github.com/deepseek-ai/DeepEP), so that c is the longer one: their best case again. What gateways
-compute counts with the experts.
+(github.com/deepseek-ai/DeepEP), and the kernels that transfer hand rows out and add them up, so
+that c is the longer hop and nothing else: their best case again.
 """
 
 from dataclasses import dataclass
@@ -61,12 +61,12 @@ def opponents(times: StepTimes, micro_batches: int) -> dict[str, Opponent]:
     two_hop = scenario.layout.two_hop
     layer = _Layer(
         a=costs.attn_fwd,
-        f=costs.experts_fwd + two_hop * (costs.fan_out + costs.gather_add),
+        f=costs.experts_fwd,
         # both all-to-alls stay in the stage, unlike those of our own ring: gradients of rows are as
         # large as outputs, and go where rows have come from
         c=max((costs.rows + costs.drows) / 2, two_hop * (costs.fan_rows + costs.near_outputs) / 2),
         a_back=costs.attn_bwd,
-        f_back=costs.experts_bwd + two_hop * (costs.fan_out_bwd + costs.gather_add_bwd),
+        f_back=costs.experts_bwd,
         c_back=max(costs.drows, two_hop * (costs.fan_doutputs + costs.near_drows) / 2),
     )
     there = scenario.experts.hardware.multiprocessors

@@ -147,11 +147,13 @@ def divisions(config: RunConfig) -> tuple[Division, ...]:
         replace(one, dedupe=way)
         for one in _all(config)
         if not problems(one.of(config, 0))
-        for way in _ways(config, one)
+        for way in ways(config, one)
     )
 
 
-def _ways(config: RunConfig, division: Division) -> tuple[DedupeName, ...]:
+def ways(config: RunConfig, division: Division) -> tuple[DedupeName, ...]:
+    """How rows may be sent in `division`: once to each worker, and once to each host where a host
+    has several expert workers of a group."""
     if config.parallel.dedupe == "none":
         return ("none",)
     two_hops = replace(division, dedupe="node").of(config, 0)
@@ -218,7 +220,7 @@ def _splits(config: RunConfig, rings: int, groups: int, workers: int) -> Iterato
 def _lending(attention: int, experts: int, per_host: int) -> Iterator[tuple[float, float]]:
     """Cards per worker of both sides: more than one each only where hosts are whole."""
     yield 1.0, 1.0
-    if attention % per_host or experts % per_host:
+    if per_host == 1 or attention % per_host or experts % per_host:
         return
     for lend in LENDING[1:]:
         yield lend, 1.0

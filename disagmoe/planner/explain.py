@@ -4,9 +4,9 @@ import random
 from dataclasses import asdict
 from typing import Any
 
-from disagmoe.config.hosts import planned_per_host
 from disagmoe.config.parallel import COLOCATED
 from disagmoe.costs.hops import rows_per_token
+from disagmoe.planner.candidates import ways
 from disagmoe.planner.search import Choice, Plan
 from disagmoe.planner.two_phase import (
     Allocation,
@@ -145,7 +145,8 @@ def _why_this_way(plan: Plan) -> str:
         return f"{text}, as is asked for"
     if other is None:
         same = ", which is the same as to each host"
-        return text + (same if _one_per_host(best) else "; the other way does not fit")
+        alone = len(ways(best.config, best.estimate.division)) == 1
+        return text + (same if alone else "; the other way does not fit")
     there = rows_per_token(other.config)[HOPS[0]]
     slower, taker = other.step_s / best.step_s, TAKERS[other.estimate.division.dedupe]
     return (
@@ -153,12 +154,6 @@ def _why_this_way(plan: Plan) -> str:
         f"as long ({other.estimate.roofs.binding} the highest roof, "
         f"here {best.estimate.roofs.binding})"
     )
-
-
-def _one_per_host(choice: Choice) -> bool:
-    """Whether no host has several expert workers of a group."""
-    parallel = choice.config.parallel
-    return min(planned_per_host(parallel, choice.config.hardware), parallel.expert_workers) == 1
 
 
 def _against_the_other_layout(plan: Plan) -> str:

@@ -25,7 +25,7 @@ from disagmoe.schedule.ir import (
 )
 from disagmoe.schedule.layout import Channel, Group, Layout, Side
 
-VERSION = "disagmoe-sched 3"
+VERSION = "disagmoe-sched 4"
 
 _HEADER = (
     "group",

@@ -81,19 +81,22 @@ def test_rows_go_once_to_each_host_and_on_from_there() -> None:
 def test_rows_are_counted_by_hop_as_routing_asks_for_them() -> None:
     """All four experts chosen, as above; rows for oneself count as rows, not as bytes."""
     sizes = {"parallel__attention_workers": 2, "parallel__expert_workers": 4, "model__top_k": 4}
-    rows, gates = LAYERS * TOKENS, LAYERS * 4 * TOKENS * (2 * FP64 + 2 * INT32)
-
-    def count(copies: int, nbytes: int) -> HopCounts:
-        return HopCounts(rows=copies * rows, exact_rows=copies * rows, nbytes=nbytes)
-
-    everyone = count(4, 4 * 4 * rows * ROW + gates)
-    assert hops(tiny(**sizes)) == {"inter": everyone}
-    assert hops(tiny(parallel__dedupe="none", **sizes)) == {"inter": everyone}
-    found = hops(tiny(parallel__dedupe="node", parallel__workers_per_host=2, **sizes))
-    assert found == {
-        "inter": count(2, 4 * 2 * rows * ROW + gates),
-        "intra": count(4, 4 * 2 * rows * ROW + gates // 2),
-    }
+    node = {"parallel__dedupe": "node", "parallel__workers_per_host": 2}
+    for more, copies in (
+        ({}, {"inter": 4}),
+        ({"parallel__dedupe": "none"}, {"inter": 4}),
+        (node, {"inter": 2, "intra": 4}),
+    ):
+        config = tiny(**sizes, **more)
+        found, channels = hops(config), sent(config)
+        assert found.keys() == copies.keys()
+        for hop, one in found.items():
+            rows = copies[hop] * LAYERS * TOKENS
+            payloads = [name for name in channels if not name.endswith(".counts")]
+            inside = [name for name in payloads if name.startswith("F0>F0.")]
+            carried = inside if hop == "intra" else set(payloads) - set(inside)
+            nbytes = sum(channels[name][1] for name in carried if ">" in name)
+            assert one == HopCounts(rows=rows, exact_rows=rows, nbytes=nbytes)
 
 
 @pytest.mark.parametrize("schedule", ["af_pipe", "ep_1f1b"])

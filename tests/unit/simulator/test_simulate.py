@@ -143,7 +143,7 @@ def test_the_hop_inside_hosts_goes_on_beside_the_network():
     result = simulate(small("parallel.in_flight=8", **two_hops))
     found = near_beside_network(result.engine)
     assert found.busy_s == pytest.approx(alone.busy_s)
-    assert found.share > 0.3
+    assert found.share > 0.2
     assert as_json(result)["nvlink"]["beside_network_share"] == found.share
     assert f"{100 * found.share:.0f} % of it while network cards" in as_text(result)
     assert near_beside_network(simulate(small()).engine).busy_s == 0
