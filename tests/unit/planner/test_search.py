@@ -127,8 +127,18 @@ def test_layout_auto_is_divided_and_fixed_is_left():
 
 
 def test_rows_go_to_hosts_where_the_network_binds_and_the_reason_says_so():
-    slow = few("hardware.nic_speed=0.1", batch=16, attention_workers=4, expert_workers=4)
-    plan = search(slow)
+    """One layer of experts, on machines of their own: neither several groups of a worker each nor
+    colocated workers of one host get around the network."""
+    plan = search(
+        few(
+            "hardware.nic_speed=0.1",
+            "hardware.expert_machine=h20",
+            model=FEW.model_copy(update={"layers": 1}),
+            batch=16,
+            attention_workers=4,
+            expert_workers=4,
+        )
+    )
     assert plan.other_way is not None
     best, other = plan.best, plan.other_way
     assert (best.config.parallel.dedupe, other.config.parallel.dedupe) == ("node", "rank")
