@@ -115,11 +115,13 @@ def faults(
     compare with a run in which they are not. Exits with 1 unless every fault is noticed within 30 s
     and overcome, nothing is left behind, and all bits are the same."""
     from disagmoe.bench.faults import run_drill
+    from disagmoe.bench.outcomes import HEADER, line_of
     from disagmoe.cluster.local import temporary_folder
     from disagmoe.cluster.signals import sigterm_raises
 
     with sigterm_raises(), stdout_for_results(), temporary_folder() as folder:
         found = run_drill(seed, count, Path(folder), _say)
+    _say("\n".join([HEADER, *map(line_of, found.outcomes)]))
     told = found.to_dict()
     keys = ("faults", "recovered", "truthful_errors", "hangs", "leaks", "bit_equal")
     _say(", ".join(f"{key} {told[key]}" for key in keys) + f"; {found.elapsed_s:.0f} s")
