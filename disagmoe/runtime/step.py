@@ -8,6 +8,7 @@ from dataclasses import replace
 from disagmoe.data.batch import Batch, count_valid, join_batches, ring_micro_batches, worker_part
 from disagmoe.data.source import BatchSource
 from disagmoe.errors import DataError
+from disagmoe.model.device import on_device
 from disagmoe.model.losses import StepTotals
 from disagmoe.optim.clip import all_finite, clip_scale, nonfinite_names
 from disagmoe.optim.lr import learning_rate
@@ -322,8 +323,8 @@ class WorkerRuntime:
             part = worker_part(micro_batch, self._attention_weights, context.worker.rank)
             parts.append(
                 Part(
-                    part.tokens_BS.to(context.device),
-                    part.targets_BS.to(context.device),
+                    on_device(part.tokens_BS, context.device),
+                    on_device(part.targets_BS, context.device),
                     micro_batch.tokens_BS.numel(),
                     part.documents,
                 )
