@@ -289,7 +289,8 @@ class WorkerRuntime:
             raise AssertionError("no evaluation program")
         self.stopwatch.switch(Kind.DATA)
         self._begin(None if self._source is None else _whole(self._source), self._eval.spec)
-        self.interpreter.run(self._eval.program, {})
+        with memory_explained(self.memory_table):
+            self.interpreter.run(self._eval.program, {})
         world = self._sum_world()
         return EvalReport(loss=world.loss, valid_targets=world.valid_targets)
 

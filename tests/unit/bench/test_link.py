@@ -36,7 +36,7 @@ def test_a_channel_is_a_line_and_a_warning_names_its_slowest_edge() -> None:
     found = Edges("nccl", tuple(judged(rates, PLACES, pair("qwen3-235b-a22b"))))
     head, line, warning = found.lines()
     assert head.split() == ["channel", "edges", "median", "slowest", "per", "message", "of"]
-    assert line.split() == "A0>F0.act 2 32 GB/s 20 GB/s 20 us A0.0 to F0.0".split()
+    assert " ".join(line.split()) == "A0>F0.act 2 32 GB/s 20 GB/s 20 us A0.0 to F0.0"
     assert warning == (
         "slower than the plan assumes: 1 of 2 edges of A0>F0.act, such as A0.0 on 10.0.0.1 to F0.0 "
         "on 10.0.0.2 (two nodes): 20 GB/s, assumed 43 GB/s"

@@ -18,9 +18,6 @@ from disagmoe.transport.nccl_library import (
 )
 from disagmoe.transport.streams import CudaStreams
 
-needs_cupy = pytest.mark.skipif(
-    importlib.util.find_spec("cupy") is None, reason="cupy is not installed (extra gpu)"
-)
 ONE_FILE = Path("/site/nvidia/nccl/lib/libnccl.so.2")
 
 
@@ -146,7 +143,7 @@ def test_a_missing_cupy_is_named() -> None:
         load_nccl()
 
 
-@needs_cupy
+@pytest.mark.cupy
 def test_the_real_library_makes_ids_without_a_device() -> None:
     nccl = load_nccl()
     first, second = nccl.unique_id(), nccl.unique_id()
@@ -156,7 +153,7 @@ def test_the_real_library_makes_ids_without_a_device() -> None:
     assert nccl.dtype(torch.bfloat16) == 9
 
 
-@needs_cupy
+@pytest.mark.cupy
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_the_real_library_says_why_it_cannot_join() -> None:
     nccl = load_nccl()
