@@ -48,9 +48,9 @@ def test_exit_codes(error: DisagMoEError, code: int) -> None:
 def test_nccl_without_a_device_is_refused_before_anything_starts(tmp_path: Path) -> None:
     config = str(ROOT / "configs" / "tiny.toml")
     run_dir = tmp_path / "run"
+    command = ["train", "--config", config, "--set", "cluster.transport=nccl"]
     done = subprocess.run(
-        [sys.executable, "-m", "disagmoe", "train", "--config", config]
-        + ["--set", "cluster.transport=nccl", "--run-dir", str(run_dir)],
+        [sys.executable, "-m", "disagmoe", *command, "--run-dir", str(run_dir)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
