@@ -9,6 +9,7 @@ from disagmoe.api.tensorboard import check_tensorboard
 from disagmoe.cluster.ground import cuda_on, with_nodes
 from disagmoe.cluster.join import OWN, Target
 from disagmoe.cluster.local import check_local
+from disagmoe.cluster.room import refuse_without_room
 from disagmoe.cluster.shares import worker_count
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
@@ -52,6 +53,7 @@ def opened(config: RunConfig, target: Target = OWN) -> tuple[RunConfig, Prepared
     )
     if metrics.tensorboard:
         check_tensorboard()
+    refuse_without_room(resolved, target)
     source = open_data(resolved)
     if target.is_own:
         check_local()

@@ -156,7 +156,7 @@ def _nothing_fits(config: RunConfig, refused: Sequence[Attempt]) -> str:
         f"flight, needs {format_bytes(use.total)} on {fullest.worker} of "
         f"{format_bytes(fullest.available)}: {format_bytes(states)} of weights, gradients and "
         f"optimizer, {format_bytes(use.slots)} of activations, {format_bytes(use.headroom)} in "
-        f"case all tokens come to it, and {format_bytes(rest)} more; use more workers (at least "
+        f"case more tokens come to it, and {format_bytes(rest)} more; use more workers (at least "
         f"{math.ceil(workers * use.total / fullest.available)}), shorter sequences, or fewer layers"
     )
 
