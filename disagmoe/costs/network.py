@@ -206,6 +206,18 @@ def nvlink_bytes_per_s(machine: Machine) -> float:
     return machine.hardware.nvlink_bytes_per_s * machine.calibration.nvlink_share
 
 
+def edge_bytes_per_s(scenario: Scenario, of_experts: Sequence[bool], *, near: bool) -> float:
+    """Achieved rate between two workers while nothing else moves, that of the slower end;
+    `of_experts` says of each end whether experts are there, `near` whether both are on one host."""
+    machines = [scenario.experts if experts else scenario.attention for experts in of_experts]
+    if near:
+        return min(nvlink_bytes_per_s(machine) for machine in machines)
+    return min(
+        network_bytes_per_s(machine, scenario, of_experts=experts)
+        for machine, experts in zip(machines, of_experts, strict=True)
+    )
+
+
 def _network(
     machine: Machine, scenario: Scenario, nbytes: Sequence[float], share: float, *, of_experts: bool
 ) -> Seconds:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from disagmoe.costs.network import routes, transfer
+from disagmoe.costs.network import edge_bytes_per_s, routes, transfer
 from disagmoe.schedule.costs import Way
 from disagmoe.schedule.ir import SlotKind
 from tests.unit.costs.scenarios import pair
@@ -98,3 +98,10 @@ def test_what_is_sent_is_received(kind):
     assert len(found.parts) == len(found.out)
     senders = [time / sum(found.out) for time in found.out]
     assert found.parts == pytest.approx(senders)
+
+
+def test_an_edge_is_as_fast_as_its_slower_end():
+    what = qwen("hardware.expert_nics=0.5")
+    assert edge_bytes_per_s(what, (False, False), near=False) == pytest.approx(NIC, rel=0.01)
+    assert edge_bytes_per_s(what, (False, True), near=False) == pytest.approx(NIC / 2, rel=0.01)
+    assert edge_bytes_per_s(what, (True, False), near=True) == pytest.approx(NVLINK, rel=0.01)
