@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from disagmoe.metrics import catalogue
 from disagmoe.runtime.clock import seconds_by_kind
 from disagmoe.runtime.trace import WorkerTrace
 from disagmoe.schedule.accounting import BUSY, EXPOSED, Kind, Shares, add_up
+from disagmoe.schedule.layout import Worker
 
 _CLOSE = 1e-9
 """Prometheus stores and prints fp64; sums are made in the same order, but for the last digits."""
@@ -107,6 +108,10 @@ def compare(server: Prometheus, steps: Sequence[Mapping[str, Any]], at_s: float)
     }
     for expr, value in expected.items():
         found += _differs(expr, _one(server, expr, at_s), value)
+    if held_out := [step["eval_loss"] for step in so_far if "eval_loss" in step]:
+        found += _differs(
+            catalogue.EVAL_LOSS.name, _one(server, catalogue.EVAL_LOSS.name, at_s), held_out[-1]
+        )
     for worker in last["seconds"]:
         found += _worker_differs(server, worker, steps, at_s)
     return found
@@ -150,6 +155,48 @@ def compare_channels(
             expr = f'sum({metric.name}{{channel="{channel}"}})'
             value = sum(step[key].get(channel, 0) for step in so_far)
             found += _differs(expr, _one(server, expr, at_s), value)
+    return found
+
+
+def compare_result(
+    server: Prometheus,
+    steps: Sequence[Mapping[str, Any]],
+    result: Mapping[str, Any],
+    at_s: float,
+) -> list[str]:
+    """Return where `result.json` differs from the steps that the run has logged, its MFU from the
+    FLOPs and peaks that Prometheus has at a moment.
+
+    With `compare` every figure of a panel that is in `result.json` comes from the same numbers.
+    """
+    timed = steps[1:]
+    rate = sum(step["tokens"] for step in timed) / sum(step["step_s"] for step in timed)
+    per_token = f"{catalogue.MODEL_FLOPS.name} / {catalogue.TOKENS.name}"
+    share_per_rate = f"sum({per_token}) / sum({catalogue.PEAK_FLOPS.name})"
+    logged = {
+        "steps": len(steps),
+        "skipped_steps": sum(bool(step["skipped"]) for step in steps),
+        "tokens": sum(step["tokens"] for step in steps),
+        "first_loss": steps[0]["loss"],
+        "last_loss": steps[-1]["loss"],
+        "tokens_per_s": rate,
+        "mfu": rate * _one(server, share_per_rate, at_s),
+    }
+    found: list[str] = []
+    for key, value in logged.items():
+        found += _differs(f"{key} of result.json", result[key], value)
+    for worker, peak in result["peak_memory_bytes"].items():
+        largest = max(step["peak_memory_bytes"][worker] for step in steps)
+        found += _differs(f"peak memory of {worker} in result.json", peak, largest)
+    for group, shares in result["shares"].items():
+        members = (
+            seconds
+            for step in timed
+            for worker, seconds in step["seconds"].items()
+            if str(Worker.parse(worker).group) == group
+        )
+        for name, value in asdict(Shares.of(add_up(members))).items():
+            found += _differs(f"{name} of {group} in result.json", shares[name], value)
     return found
 
 
