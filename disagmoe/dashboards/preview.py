@@ -136,8 +136,10 @@ def _lines(axes: "Axes", panel: Panel, lines: Sequence[_Line], start_s: float) -
             times_s = [t - start_s for t in line.series.times_s]
             axes.plot(times_s, line.series.values, label=line.name, linewidth=1.1)
     if panel.log_scale:
-        axes.set_yscale("log")
-    if panel.low is not None:
+        axes.set_yscale("log", base=2)
+    if panel.low is not None and panel.view is View.STACK:
+        axes.set_ylim(panel.low, panel.high)
+    elif panel.low is not None:
         largest = max((v for line in lines for v in line.series.values if v == v), default=0.0)
         axes.set_ylim(panel.low, panel.high or _AIR * largest or 1.0)
     if panel.unit in _BY_BINARY and not panel.log_scale:

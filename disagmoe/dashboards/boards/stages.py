@@ -52,6 +52,7 @@ STAGES = Dashboard(
                     unit=Unit.RATIO,
                     width=12,
                     low=0,
+                    high=1,
                 ),
                 Panel(
                     title="Exposed communication of each worker",

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from disagmoe.dashboards.prometheus import Prometheus, PrometheusError, Series, has_numbers
-from disagmoe.dashboards.verdict import compare, compare_trace, filled, judge
+from disagmoe.dashboards.verdict import compare, compare_result, compare_trace, filled, judge
 from disagmoe.runtime.clock import Span
 from disagmoe.runtime.trace import WorkerTrace
 from disagmoe.schedule.accounting import Kind
@@ -112,6 +112,46 @@ def test_values_that_are_not() -> None:
     ]
     with pytest.raises(PrometheusError, match="disagmoe_tokens_total has 2 values, expected one"):
         compare(server({"tokens_total": [ONE, ONE]} | TRUE), [STEP], 0.0)
+
+
+def test_the_loss_on_held_out_data() -> None:
+    with_eval = STEP | {"eval_loss": 6.0}
+    found = compare(server(TRUE | {"disagmoe_eval_loss": 6.5}), [with_eval], 0.0)
+    assert found == ["disagmoe_eval_loss is 6.5, the run says 6"]
+    assert compare(server(TRUE | {"disagmoe_eval_loss": 6.0}), [with_eval], 0.0) == []
+
+
+RESULT: dict[str, Any] = {
+    "steps": 3,
+    "skipped_steps": 0,
+    "tokens": 30,
+    "first_loss": 5.0,
+    "last_loss": 4.0,
+    "tokens_per_s": 5.0,
+    "mfu": 0.05,
+    "peak_memory_bytes": {"A0.0": 120},
+    "shares": {
+        "A0": {"utilisation": 3 / 7, "exposed_communication": 2 / 7, "bubble": 2 / 7},
+    },
+}
+STEPS = [STEP, STEP | {"peak_memory_bytes": {"A0.0": 120}}, STEP | {"loss": 4.0}]
+
+
+def test_the_result_against_the_steps() -> None:
+    assert compare_result(server({"model_flops": 0.01}), STEPS, RESULT, 0.0) == []
+    wrong = RESULT | {
+        "tokens": 31,
+        "peak_memory_bytes": {"A0.0": 100},
+        "shares": {
+            "A0": {"utilisation": 0.5, "exposed_communication": 2 / 7, "bubble": 2 / 7},
+        },
+    }
+    assert compare_result(server({"model_flops": 0.02}), STEPS, wrong, 0.0) == [
+        "tokens of result.json is 31, the run says 30",
+        "mfu of result.json is 0.05, the run says 0.1",
+        "peak memory of A0.0 in result.json is 100, the run says 120",
+        "utilisation of A0 in result.json is 0.5, the run says 0.428571",
+    ]
 
 
 def test_shares_against_the_trace() -> None:
