@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from disagmoe.dashboards.catalogue import DASHBOARDS
-from disagmoe.dashboards.prometheus import Prometheus, PrometheusError, has_numbers
+from disagmoe.dashboards.prometheus import Prometheus, PrometheusError, Series, has_numbers
 from disagmoe.dashboards.promql import BUBBLE, share
 from disagmoe.dashboards.rules import ALERTS, RECORDS
 from disagmoe.metrics import catalogue
@@ -20,7 +20,7 @@ from disagmoe.schedule.layout import Worker
 _CLOSE = 1e-9
 """Prometheus stores and prints fp64; sums are made in the same order, but for the last digits."""
 _POINTS = 0.03
-"""By how much shares of time may miss those of the trace: a window cuts steps at both ends."""
+"""By how much shares of time may miss those of the trace."""
 _WALL_SHARE = 0.02
 """By how much the kinds of time may miss wall time."""
 
@@ -207,12 +207,14 @@ def compare_trace(
     at_s: float,
 ) -> list[str]:
     """Return where the shares of a worker's time in a window, as panels show them, differ from
-    those of the traced steps that ended in it."""
+    those of the traced steps that ended in it: between its first and its last scrape, from which
+    Prometheus works out rates."""
     found: list[str] = []
     for worker, traced in traces.items():
         me = f'instance="{worker}"'
         steps = f"{catalogue.WORKER_STEPS.name}{{{me}}}"
-        ended = range(*(int(_one(server, steps, t)) for t in (at_s - window_s, at_s)))
+        scraped = _only(server, f"{steps}[{window_s}s]", at_s).values
+        ended = range(int(scraped[0]), int(scraped[-1]))
         spans = [seconds_by_kind(trace.spans) for trace in traced if trace.step in ended]
         if len(spans) < len(ended) or not spans:
             found.append(f"{worker}: {len(spans)} of the steps {ended} are traced")
@@ -230,10 +232,14 @@ def compare_trace(
 
 
 def _one(server: Prometheus, expr: str, at_s: float) -> float:
+    return _only(server, expr, at_s).last
+
+
+def _only(server: Prometheus, expr: str, at_s: float) -> Series:
     found = server.at(expr, at_s)
     if len(found) != 1:
         raise PrometheusError(f"{expr} has {len(found)} values, expected one")
-    return found[0].last
+    return found[0]
 
 
 def _differs(what: str, found: float, expected: float) -> Iterator[str]:

@@ -24,10 +24,9 @@ class Fake:
     def at(self, expr: str, time_s: float) -> list[Series]:
         for part, answer in self._answers.items():
             if part in expr:
-                value = answer(time_s) if callable(answer) else answer
-                if isinstance(value, Exception):
-                    raise value
-                return value if isinstance(value, list) else [Series({}, (0.0,), (value,))]
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer if isinstance(answer, list) else [Series({}, (0.0,), (answer,))]
         return [ONE]
 
 
@@ -154,6 +153,10 @@ def test_the_result_against_the_steps() -> None:
     ]
 
 
+def scrapes(*values: float) -> list[Series]:
+    return [Series({}, tuple(map(float, range(len(values)))), values)]
+
+
 def test_shares_against_the_trace() -> None:
     spans = (
         Span(Kind.COMPUTE, "", 0.0, 6.0),
@@ -165,13 +168,13 @@ def test_shares_against_the_trace() -> None:
         "compute|data": 0.62,
         "recv_wait|send": 0.29,
         "checkpoint|idle": 0.09,
-        "worker_steps": lambda at_s: 3.0 if at_s < 100 else 6.0,
+        'worker_steps_total{instance="A0.0"}[10s]': scrapes(3.0, 4.0, 6.0),
     }
     assert compare_trace(server(answers), traces, 10, 100.0) == []
     assert compare_trace(server(answers | {"compute|data": 0.64}), traces, 10, 100.0) == [
         "A0.0: utilisation is 64.0%, the trace says 60.0%"
     ]
-    late = answers | {"worker_steps": lambda at_s: 3.0 if at_s < 100 else 9.0}
+    late = answers | {'worker_steps_total{instance="A0.0"}[10s]': scrapes(3.0, 9.0)}
     assert compare_trace(server(late), traces, 10, 100.0) == [
         "A0.0: 3 of the steps range(3, 9) are traced"
     ]
