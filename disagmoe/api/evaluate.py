@@ -17,7 +17,7 @@ from disagmoe.data.batch import Batch, count_valid, next_token_batch
 from disagmoe.data.prepared import PreparedData, check_vocabulary
 from disagmoe.errors import DataError
 from disagmoe.model.block import head_loss
-from disagmoe.model.losses import StepTotals, usual_chunk
+from disagmoe.model.losses import StepTotals
 from disagmoe.model.params import HeadParams
 from disagmoe.model.transformer import hidden_states
 
@@ -110,9 +110,8 @@ def _losses(
     h_TD, _ = hidden_states(store, model, batch.tokens_BS, documents=batch.documents)
     head = HeadParams.read(store, model)
     one = StepTotals(valid_targets=1, tokens=1, sequences=1, micro_batches=1)
+    chunk_tokens = config.train.loss.head_tokens(model.vocab_size)
     parts = h_TD.split(batch.tokens_BS.shape[1])
     for h_SD, targets_S in zip(parts, batch.targets_BS, strict=True):
-        loss = head_loss(
-            head, h_SD, targets_S, model, one, chunk_tokens=usual_chunk(model.vocab_size)
-        )
+        loss = head_loss(head, h_SD, targets_S, model, one, chunk_tokens=chunk_tokens)
         yield float(loss), count_valid(targets_S)
