@@ -73,7 +73,7 @@ class Metric:
 
     @property
     def named_unit(self) -> str:
-        """The unit if the name ends with it, as OpenMetrics asks of units that it is told; or ''."""
+        """The unit if the name ends with it, as OpenMetrics asks of a unit it is told; or ''."""
         return str(self.unit) if self.family.endswith(f"_{self.unit}") else ""
 
 
