@@ -17,7 +17,7 @@ from disagmoe.data.batch import Batch, count_valid, next_token_batch
 from disagmoe.data.prepared import PreparedData, check_vocabulary
 from disagmoe.errors import DataError
 from disagmoe.model.block import head_loss
-from disagmoe.model.losses import StepTotals, usual_chunk
+from disagmoe.model.losses import StepTotals
 from disagmoe.model.params import HeadParams
 from disagmoe.model.precision import TYPES
 from disagmoe.runtime.memory import available_memory_bytes
@@ -81,6 +81,7 @@ def evaluate(
         memory_bytes=memory_bytes or available_memory_bytes() * 3 // 4,
     )
     network = Network(found, config.model, TYPES[precision], by_layers=plan.by_layers)
+    chunk = config.train.loss.head_tokens(config.model.vocab_size)
     total, targets = 0.0, 0
     for start, batches in _windows(prepared, config, length, plan):
         size = sum(batch.sequences for batch in batches)
@@ -88,7 +89,7 @@ def evaluate(
         def advance(layers: int, start: int = start, size: int = size) -> None:
             report((start + size * layers / config.model.layers) / count)
 
-        for loss, valid in _losses(network, batches, advance):
+        for loss, valid in _losses(network, batches, chunk, advance):
             total += loss
             targets += valid
     loss = total / max(targets, 1)
@@ -126,16 +127,15 @@ def _windows(
 
 @torch.no_grad()
 def _losses(
-    network: Network, batches: list[Batch], advance: Callable[[int], None]
+    network: Network, batches: list[Batch], chunk_tokens: int, advance: Callable[[int], None]
 ) -> Iterator[tuple[float, int]]:
     """Yield the summed loss and the number of targets of each sequence, so that sums do not depend
     on how many sequences a batch has."""
     model = network.model
     one = StepTotals(valid_targets=1, tokens=1, sequences=1, micro_batches=1)
     head = HeadParams.read(network.ends, model)
-    chunk = usual_chunk(model.vocab_size)
     streams = network.hidden_states(batches, advance)
     for batch, h_BSD in zip(batches, streams, strict=True):
         for h_SD, targets_S in zip(h_BSD, batch.targets_BS, strict=True):
-            loss = head_loss(head, h_SD, targets_S, model, one, chunk_tokens=chunk)
+            loss = head_loss(head, h_SD, targets_S, model, one, chunk_tokens=chunk_tokens)
             yield float(loss), count_valid(targets_S)

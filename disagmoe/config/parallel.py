@@ -8,6 +8,7 @@ from disagmoe.config.base import Section
 from disagmoe.config.costs import CostsConfig
 
 ScheduleName = Literal["af_pipe", "ep_1f1b", "ep_overlap", "serial"]
+Recompute = Literal["none", "attention", "experts", "all"]
 
 FIRST_PROFILED, PROFILED = 1, 2
 """With a profile: the first measured step, from 0 (the very first is slower for reasons of its
@@ -74,7 +75,7 @@ class ParallelConfig(Section):
     shared_experts: Literal["attention", "expert"] = "attention"
     """Side of the experts that all tokens visit: on the `attention` workers, each for its own
     tokens, or on the `expert` workers, each for the tokens whose first choice it holds."""
-    recompute: Literal["none", "attention", "experts", "all"] = "none"
+    recompute: Recompute = "none"
     """Side whose activations are computed again for the backward instead of kept; where tokens go
     is kept in any case."""
     split_backward: bool = False

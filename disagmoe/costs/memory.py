@@ -7,7 +7,13 @@ from disagmoe.costs import parameters
 from disagmoe.costs.holdings import holdings
 from disagmoe.costs.kernels import Machine
 from disagmoe.costs.scenario import Scenario
-from disagmoe.costs.slots import Load, SlotSizes
+from disagmoe.costs.slots import (
+    Load,
+    SlotSizes,
+    attention_saved_bytes,
+    dense_saved_bytes,
+    expert_activation_bytes,
+)
 from disagmoe.schedule.ir import GroupProgram, SlotKind
 from disagmoe.schedule.layout import Group, Side, Worker
 from disagmoe.schedule.passes.lifetime import peak_size
@@ -88,11 +94,14 @@ def _workspace(scenario: Scenario, worker: Worker, role: Group, sizes: SlotSizes
     """Temporaries of a layer's backward in `role`."""
     if role.side is Side.EXPERT:
         return _expert_workspace(scenario, worker, sizes.load(0))
-    model, element = scenario.model, scenario.attention.element_bytes
-    tokens = scenario.tokens[worker.rank]
-    return tokens * _attention_workspace(model, element) + element * (
-        parameters.attention_side_parameters(model)
-    )
+    model, element = scenario.attention_model, scenario.attention.element_bytes
+    tokens, again = scenario.tokens[worker.rank], 0.0
+    if scenario.recomputes(Side.ATTENTION):
+        again = attention_saved_bytes(model, element)
+        if role == scenario.layout.embedding:  # all dense layers at once
+            again = max(again, model.dense_layers * dense_saved_bytes(model, element))
+    weights = element * parameters.attention_side_parameters(model)
+    return tokens * (again + _attention_workspace(model, element)) + weights
 
 
 def _attention_workspace(model: ModelConfig, element: int) -> float:
@@ -107,18 +116,29 @@ def _expert_workspace(scenario: Scenario, worker: Worker, load: Load) -> float:
     the weights, which come as whole stacks."""
     model, element = scenario.model, scenario.experts.element_bytes
     pair = model.hidden * (_FP32 + 2 * element) + 3 * model.expert_width * element
+    if scenario.recomputes(Side.EXPERT):
+        pair += expert_activation_bytes(model, element)
     stacks = scenario.expert_parts[worker.rank] * parameters.expert_parameters(model)
+    if scenario.shared_with_experts:
+        stacks += parameters.shared_parameters(model)
     return load.pairs * pair + stacks * element
 
 
 def _head(scenario: Scenario, worker: Worker) -> float:
     """Logarithms of the logits, their gradient and one copy, in fp32, and the head's gradient as it
-    is computed."""
+    is computed.
+
+    Where logits come in chunks, the head's gradient is summed over them in fp32, and scaled in the
+    backward, when there are none."""
     if scenario.layout.head not in _roles(scenario, worker):
         return 0.0
     model, element = scenario.model, scenario.attention.element_bytes
-    logits = scenario.tokens[worker.rank] * model.vocab_size * 3 * max(_FP32, element)
-    return logits + parameters.matrix_of_vocabulary(model) * element
+    exact, tokens = max(_FP32, element), scenario.tokens[worker.rank]
+    matrix, at_once = parameters.matrix_of_vocabulary(model), min(tokens, scenario.head_tokens)
+    logits = at_once * model.vocab_size * 3 * exact
+    if at_once == tokens:
+        return logits + matrix * element
+    return matrix * (exact + element) + max(logits, matrix * exact)
 
 
 def _headroom(scenario: Scenario, worker: Worker, sizes: SlotSizes) -> float:

@@ -80,6 +80,14 @@ def routes(scenario: Scenario, layer: int) -> Routes:
     return Routes(workers, copies, sum(loads(model, hosts, chances).rows))
 
 
+def home_tokens(scenario: Scenario, choices: float) -> float:
+    """Tokens of a micro-batch whose first choice is on an expert worker that has `choices` of each
+    token on average, where shared experts work on them; 0 where those are elsewhere."""
+    if not scenario.shared_with_experts:
+        return 0.0
+    return sum(scenario.tokens) * choices / scenario.model.top_k
+
+
 def transfer(scenario: Scenario, kind: SlotKind, route: Routes) -> Transfer:
     """Return how long `kind` takes on its way."""
     if kind in _RESIDUALS:

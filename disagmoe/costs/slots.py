@@ -1,7 +1,7 @@
 """Bytes of each slot of a worker, as the runtime fills them (`disagmoe/runtime`; a test compares).
 
 Families that no run can execute yet are estimated in the same style: one kernel after the other,
-what autograd keeps of each, nothing recomputed.
+what autograd keeps of each.
 
 Letters: h hidden, q, k, v widths of queries, keys and values over all heads, i inner width,
 E experts.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from disagmoe.config.model import ModelConfig
-from disagmoe.costs.network import Routes, routes
+from disagmoe.costs.network import Routes, home_tokens, routes
 from disagmoe.costs.parameters import normalises_qk
 from disagmoe.costs.scenario import Scenario
 from disagmoe.costs.wire import payload_bytes
@@ -37,6 +37,22 @@ def attention_saved_bytes(model: ModelConfig, element: int) -> float:
     router = 2 * _FP32 * experts + model.top_k * (_INDEX + 3 * _FP32)
     shared = _swiglu_bytes(model.shared_width, element)
     return h * (stream + widened) + _mixing_bytes(model, element) + router + shared
+
+
+def dense_saved_bytes(model: ModelConfig, element: int) -> float:
+    """Bytes per token that the backward of one dense layer needs."""
+    stream = 2 * element + 2 * (_norm_bytes(element) + element)
+    return (
+        model.hidden * stream
+        + _mixing_bytes(model, element)
+        + _swiglu_bytes(model.dense_width, element)
+    )
+
+
+def recomputed_attention_bytes(model: ModelConfig, element: int) -> float:
+    """Bytes per token that are kept where the rest is computed again: the input, and where the
+    token went."""
+    return model.hidden * element + model.top_k * _INDEX
 
 
 def _mixing_bytes(model: ModelConfig, element: int) -> float:
@@ -77,16 +93,33 @@ class Load:
 
     rows: float
     pairs: float
+    home: float = 0.0
+    """Tokens for which shared experts on this worker work."""
 
 
-def expert_saved_bytes(model: ModelConfig, element: int, load: Load, *, fused: bool) -> float:
-    """Bytes that the backward of a layer's experts needs: per pair input, gate and up, their
-    product, output, gate weight and places; with a fused residual per row what its norm keeps."""
-    pair = (2 * model.hidden + 3 * model.expert_width) * element + _FP32 + 3 * _INDEX
+def expert_activation_bytes(model: ModelConfig, element: int) -> int:
+    """Bytes per pair of input, gate and up, their product and the output."""
+    return (2 * model.hidden + 3 * model.expert_width) * element
+
+
+def expert_saved_bytes(
+    model: ModelConfig, element: int, load: Load, *, fused: bool, recomputed: bool = False
+) -> float:
+    """Bytes that the backward of a layer's experts needs: per pair its activations, gate weight and
+    places; with a fused residual per row what its norm keeps; per token of shared experts input,
+    gate and up, their product and the output.
+
+    Where activations are `recomputed`, the rows are kept instead."""
+    pair: float = _FP32 + 3 * _INDEX
     row: float = _INDEX
+    if not recomputed:
+        pair += expert_activation_bytes(model, element)
+    elif not fused:
+        row += model.hidden * element
     if fused:
         row += model.hidden * (2 * element + _norm_bytes(element)) + 1
-    return load.pairs * pair + load.rows * row
+    home = _INDEX + 2 * model.hidden * element + _swiglu_bytes(model.shared_width, element)
+    return load.pairs * pair + load.rows * row + load.home * home
 
 
 class SlotSizes:
@@ -95,6 +128,7 @@ class SlotSizes:
     def __init__(self, scenario: Scenario, worker: Worker) -> None:
         self._scenario = scenario
         self._rank = worker.rank
+        self._recomputes = scenario.recomputes(Side.EXPERT)
         self._routes: dict[int, Routes] = {}
         self._known: dict[tuple[Side, SlotKind, int], float] = {}
 
@@ -111,7 +145,12 @@ class SlotSizes:
     def load(self, layer: int) -> Load:
         """What comes to this worker's experts of `layer`."""
         route, tokens = self._route(layer), sum(self._scenario.tokens)
-        return Load(tokens * route.copies[self._rank], tokens * route.workers.choices[self._rank])
+        choices = route.workers.choices[self._rank]
+        return Load(
+            tokens * route.copies[self._rank],
+            tokens * choices,
+            home_tokens(self._scenario, choices),
+        )
 
     @cached_property
     def worst(self) -> Load:
@@ -121,7 +160,8 @@ class SlotSizes:
         tokens = sum(scenario.tokens)
         choices = min(scenario.model.top_k, scenario.expert_parts[self._rank])
         copies = choices if scenario.parallel.dedupe == "none" else 1
-        return Load(tokens * copies, tokens * choices)
+        home = tokens if scenario.shared_with_experts else 0
+        return Load(tokens * copies, tokens * choices, home)
 
     def expert_bytes(self, kind: SlotKind, load: Load) -> float:
         """Bytes of a slot of the expert role under `load`."""
@@ -131,10 +171,16 @@ class SlotSizes:
             size = payload_bytes(scenario, kind)
             return load.rows * size.row + load.pairs * size.choice
         if kind is SlotKind.SAVED:
-            fused = scenario.layout.fused_residual
-            return expert_saved_bytes(model, element, load, fused=fused)
+            return expert_saved_bytes(
+                model,
+                element,
+                load,
+                fused=scenario.layout.fused_residual,
+                recomputed=self._recomputes,
+            )
         if kind is SlotKind.DSAVED:  # gradients of both products; their inputs are in `saved`
-            return load.pairs * (model.hidden + 2 * model.expert_width) * element
+            again = model.hidden + model.expert_width if self._recomputes else 0
+            return load.pairs * (model.hidden + 2 * model.expert_width + again) * element
         raise AssertionError(f"{kind} is no slot of experts")
 
     def _attention_bytes(self, kind: SlotKind, layer: int) -> float:
@@ -155,9 +201,19 @@ class SlotSizes:
         if kind is SlotKind.SAVED:
             plans = rows * _INDEX + 3 * tokens * model.top_k * _INDEX
             returned = rows * _INDEX if scenario.layout.groups > 1 else 0
-            per_token = attention_saved_bytes(model, scenario.attention.element_bytes)
-            return tokens * per_token + plans + returned
+            return tokens * self._saved_per_token(layer) + plans + returned
         raise AssertionError(f"{kind} is no slot of attention")
+
+    def _saved_per_token(self, layer: int) -> float:
+        """Bytes per token of attention's activations; dense layers are in those of the first
+        layer."""
+        scenario, again = self._scenario, self._scenario.recomputes(Side.ATTENTION)
+        model, element = scenario.attention_model, scenario.attention.element_bytes
+        kept = (recomputed_attention_bytes if again else attention_saved_bytes)(model, element)
+        if layer == 0 and model.dense_layers:
+            dense = 0.0 if again else model.dense_layers * dense_saved_bytes(model, element)
+            kept += model.hidden * element + dense
+        return kept
 
     def _route(self, layer: int) -> Routes:
         """Routes of `layer`; all layers have those of the first where nothing is skewed. A head's

@@ -14,6 +14,7 @@ from disagmoe.costs.network import (
     Routes,
     Seconds,
     Transfer,
+    home_tokens,
     network_bytes_per_s,
     nvlink_bytes_per_s,
     routes,
@@ -155,18 +156,24 @@ def _layers(scenario: Scenario) -> list[_Layer]:
 
 
 def _layer(scenario: Scenario, window: int, route: Routes) -> _Layer:
-    model, whole = scenario.model, sum(scenario.tokens)
+    model, of_attention, whole = scenario.model, scenario.attention_model, sum(scenario.tokens)
     attention = [
         AttentionWork(
             tokens=tokens,
             length=scenario.sequence_length,
             window=window,
             rows=sum(route.copies),
+            again=scenario.recomputes(Side.ATTENTION),
         )
         for tokens in scenario.tokens
     ]
     experts = [
-        ExpertWork(pairs=whole * choices, experts=held)
+        ExpertWork(
+            pairs=whole * choices,
+            experts=held,
+            shared_tokens=home_tokens(scenario, choices),
+            again=scenario.recomputes(Side.EXPERT),
+        )
         for choices, held in zip(route.workers.choices, scenario.expert_parts, strict=True)
     ]
     on_attention, on_experts = scenario.attention, scenario.experts
@@ -178,10 +185,12 @@ def _layer(scenario: Scenario, window: int, route: Routes) -> _Layer:
             scenario,
             {
                 Op.ATTN_FWD: _each(
-                    attention, lambda work: ops.attention_forward_s(on_attention, model, work)
+                    attention,
+                    lambda work: ops.attention_forward_s(on_attention, of_attention, work),
                 ),
                 Op.ATTN_BWD: _each(
-                    attention, lambda work: ops.attention_backward_s(on_attention, model, work)
+                    attention,
+                    lambda work: ops.attention_backward_s(on_attention, of_attention, work),
                 ),
                 Op.EXPERTS_FWD: _each(
                     experts, lambda work: ops.experts_forward_s(on_experts, model, work)
@@ -217,7 +226,12 @@ def _edges(scenario: Scenario) -> dict[Op, Seconds]:
     """Both ends of the network; dense layers count as part of the embedding."""
     machine, model = scenario.attention, scenario.model
     layers = [
-        AttentionWork(tokens=1, length=scenario.sequence_length, window=model.window_of(layer))
+        AttentionWork(
+            tokens=1,
+            length=scenario.sequence_length,
+            window=model.window_of(layer),
+            again=scenario.recomputes(Side.ATTENTION),
+        )
         for layer in range(model.dense_layers)
     ]
 
@@ -280,12 +294,12 @@ def _slowdown(machine: Machine, held: int, share: float) -> float:
 
 
 def _end(scenario: Scenario, worker: Worker) -> EndTimes:
-    layout, per_host = scenario.layout, scenario.hardware.workers_per_node
+    per_host = scenario.hardware.workers_per_node
     reduce_s = update_s = gather_s = 0.0
     for held in holdings(scenario, worker):
         of_experts = held.side is Side.EXPERT
         machine = scenario.experts if of_experts else scenario.attention
-        neighbours = min(per_host, 1 if of_experts else layout.attention_workers)
+        neighbours = min(per_host, held.peers)
         apart = (held.replicas - neighbours) / held.replicas
         near = (neighbours - 1) / held.replicas
         latency_s = machine.calibration.latency_s if held.replicas > 1 else 0.0

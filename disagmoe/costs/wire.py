@@ -32,7 +32,7 @@ def payload_bytes(scenario: Scenario, kind: SlotKind) -> PayloadBytes:
     match kind:
         case SlotKind.ROWS:
             row = hidden if scenario.parallel.dispatch == "same" else _fp8(scenario.model.hidden)
-            home = 1 if layout.fused_residual else 0
+            home = layout.fused_residual or scenario.shared_with_experts
             return PayloadBytes(row + token + home, _GATE_BYTES + 2 * _INDEX_BYTES)
         case SlotKind.OUTPUTS:
             return PayloadBytes(hidden + token)

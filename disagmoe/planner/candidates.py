@@ -5,9 +5,9 @@ workers as the config gives it, in any number of groups and rings.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from disagmoe.config.parallel import COLOCATED, ParallelConfig, ScheduleName
+from disagmoe.config.parallel import COLOCATED, ParallelConfig, Recompute, ScheduleName
 from disagmoe.config.phrases import divisors
 from disagmoe.config.rules import problems
 from disagmoe.config.run import RunConfig
@@ -18,6 +18,21 @@ SEQUENCES = (1, 2, 4)
 LENDING = (1.0, 4 / 3, 2.0)
 """Network cards per worker of a side whose hosts are only partly filled: 6 or 4 workers on a host
 with 8 cards. Those hosts' other workers are idle."""
+
+
+_AGAIN: dict[Recompute, str] = {
+    "none": "",
+    "attention": ", attention recomputed",
+    "experts": ", experts recomputed",
+    "all": ", all recomputed",
+}
+_MORE: dict[Recompute, tuple[Recompute, ...]] = {
+    "none": ("attention", "experts", "all"),
+    "attention": ("all",),
+    "experts": ("all",),
+    "all": (),
+}
+"""What keeps less of the activations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +47,13 @@ class Division:
     micro_batch_size: int
     attention_nics: float
     expert_nics: float
+    recompute: Recompute = "none"
 
     def of(self, config: RunConfig, in_flight: int) -> RunConfig:
         """`config` divided like this."""
         parallel = config.parallel
-        fused = parallel.residual in ("auto", "local", "fused")
+        beside = config.model.shared_width > 0 and parallel.shared_experts == "attention"
+        fused = parallel.residual in ("auto", "local", "fused") and not beside
         update: dict[str, object] = {
             "schedule": self.schedule,
             "rings": self.rings,
@@ -49,6 +66,7 @@ class Division:
             "in_flight": in_flight,
             "max_in_flight": 0,
             "residual": "local" if self.groups == 1 else "fused" if fused else "direct",
+            "recompute": self.recompute,
             "layout": "fixed",
         }
         nics = {"attention_nics": self.attention_nics, "expert_nics": self.expert_nics}
@@ -64,13 +82,19 @@ class Division:
     @property
     def summary(self) -> str:
         """The division in words."""
-        return ParallelConfig(
+        words = ParallelConfig(
             schedule=self.schedule,
             rings=self.rings,
             groups=self.groups,
             attention_workers=self.attention_workers,
             expert_workers=self.expert_workers,
         ).summary
+        return words + _AGAIN[self.recompute]
+
+    @property
+    def with_less_memory(self) -> "tuple[Division, ...]":
+        """The same, with more of the activations computed again."""
+        return tuple(replace(self, recompute=more) for more in _MORE[self.recompute])
 
 
 def divisions(config: RunConfig) -> tuple[Division, ...]:
@@ -95,6 +119,7 @@ def _all(config: RunConfig) -> Iterator[Division]:
                     micro_batch_size=size * workers,
                     attention_nics=config.hardware.attention_nics,
                     expert_nics=config.hardware.expert_nics,
+                    recompute=config.parallel.recompute,
                 )
 
 
@@ -127,6 +152,7 @@ def _splits(config: RunConfig, rings: int, groups: int, workers: int) -> Iterato
                     micro_batch_size=size * own[0],
                     attention_nics=asked.attention_nics * attention / own[0],
                     expert_nics=asked.expert_nics * (workers - attention) / own[1],
+                    recompute=config.parallel.recompute,
                 )
 
 
@@ -159,4 +185,5 @@ def _split_of_two_kinds(config: RunConfig) -> Iterator[Division]:
                     micro_batch_size=size * own,
                     attention_nics=asked.attention_nics,
                     expert_nics=asked.expert_nics,
+                    recompute=parallel.recompute,
                 )

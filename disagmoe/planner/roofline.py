@@ -6,7 +6,7 @@ apart, and with the fill of the ring, its head and micro-batches in flight.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from disagmoe.config.costs import CostsConfig, ring_depth
@@ -20,7 +20,7 @@ from disagmoe.planner.candidates import Division
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.from_config import programs_for
 from disagmoe.schedule.ir import Slot, SlotKind
-from disagmoe.schedule.layout import Worker
+from disagmoe.schedule.layout import Side, Worker
 from disagmoe.simulator.simulate import end_of_step_s
 
 DEPTHS = (1.0, 0.6, 0.35, 0.2, 0.1)
@@ -75,7 +75,15 @@ class Estimate:
 
 
 def estimates(config: RunConfig, division: Division) -> list[Estimate]:
-    """Estimates of `division`, by depth in flight."""
+    """Estimates of `division`, by depth in flight; where memory is short also of those that compute
+    activations again."""
+    found = _estimates(config, division)
+    if all(one.need <= 1 for one in found):
+        return found
+    return found + [one for other in division.with_less_memory for one in _estimates(config, other)]
+
+
+def _estimates(config: RunConfig, division: Division) -> list[Estimate]:
     run = division.of(config, 0)
     layout = programs_for(run).spec.layout
     scenario = scenario_of(run, layout)
@@ -183,7 +191,13 @@ def _kinds(scenario: Scenario) -> Iterator[tuple[float, float, float]]:
         machine = machine_of(scenario, group)
         fixed = without_slots(scenario, Worker(group, 0)).total
         resident = sum(
-            sizes[group.side](Slot(role.side, SlotKind.SAVED, 0, 0)) * len(layout.layers_of(role))
+            _saved(sizes[group.side], role.side, layout.layers_of(role))
             for role in layout.roles_of(group)
         )
         yield fixed, resident, machine.hardware.memory_bytes
+
+
+def _saved(sizes: SlotSizes, side: Side, layers: Sequence[int]) -> float:
+    """Bytes of activations of all `layers`; but for the first one they are taken to be alike."""
+    first, last = (sizes(Slot(side, SlotKind.SAVED, at, 0)) for at in (layers[0], layers[-1]))
+    return first + (len(layers) - 1) * last

@@ -17,7 +17,6 @@ from disagmoe.model.losses import (
     global_balance_loss,
     micro_batch_balance_loss,
     sequence_balance_loss,
-    usual_chunk,
     z_loss,
 )
 from disagmoe.model.params import HeadParams
@@ -409,7 +408,7 @@ class AttentionSide:
                 part.targets_BS.flatten(),
                 model,
                 self._totals,
-                chunk_tokens=self._config.train.loss.chunk_tokens or usual_chunk(model.vocab_size),
+                chunk_tokens=self._config.train.loss.head_tokens(model.vocab_size),
             )
         self.counters.loss_M[mb] = loss.detach()
         if not self._training:

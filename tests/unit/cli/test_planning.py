@@ -20,7 +20,7 @@ CLUSTER = str(
         ("hardware.nic_speed=0", "hardware.nic_speed = 0; expected a number > 0"),
         (
             "hardware.attention_machine=h900",
-            'hardware.attention_machine = "h900"; expected "a100", "h100", "h800"',
+            'hardware.attention_machine = "h900" is no machine that is known; use "a100", "h100"',
         ),
         (
             "parallel.groups=95",
