@@ -25,9 +25,8 @@ class HardwareConfig(Section):
         "usual", "h800-kernel", "h800-paperfit", "h800-paperstep", "cpu-kernel"
     ] = "usual"
     """Share of data sheets that is reached: `h800-kernel` from measured kernels and links,
-    `h800-paperfit` from what the DisagMoE paper reports (`h800-paperstep`: the same figure, read as
-    a whole step), `cpu-kernel` for cores; the `usual` one is the first, the last for `cpu`, and
-    what was measured for a file of `disagmoe calibrate`."""
+    `h800-paperfit` from the DisagMoE paper (`h800-paperstep`: its figure read as a whole step),
+    `cpu-kernel` for cores. `usual` is the first, the last for `cpu`, what was measured for a file."""
     workers_per_node: int = Field(default=8, ge=1)
     """Workers on one host, which reach each other without the network."""
     mixed_nodes: bool = False
