@@ -227,7 +227,7 @@ def predict(
     ] = False,
     rounds: Annotated[
         int, typer.Option("--rounds", min=1, help="Measured steps of each system.")
-    ] = QUICK_ROUNDS,
+    ] = ROUNDS,
     configs: Annotated[
         Path | None, typer.Option("--configs", help="Folder with the run configs of scenarios.")
     ] = None,
@@ -235,9 +235,9 @@ def predict(
 ) -> None:
     """Predict steps and memory on the hosts of `bench overlap`, then measure them.
 
-    Calibrates this machine first: ops one by one, and a link at a rate that no case has. Then every
-    layout is simulated, and trained with its best settings by the simulation. Needs root and
-    iproute2. Exits with 1 when an error is larger than it should be.
+    Calibrates this machine first, at a rate that no case has. Then every layout is simulated, and
+    trained with its best settings by the simulation. Needs root and iproute2. Exits with 1 when an
+    error is larger than it should be.
     """
     from disagmoe.bench.predict import conditions
     from disagmoe.bench.predict import predict as cases_of
