@@ -39,8 +39,7 @@ class Context:
     @property
     def shared_with_experts(self) -> bool:
         """Whether there are shared experts, and on the expert workers."""
-        model, parallel = self.config.model, self.config.parallel
-        return model.shared_width > 0 and parallel.shared_experts == "expert"
+        return shared_with_experts(self.config)
 
     def model_layer(self, layer: int) -> int:
         """Number in the model of a layer of the ring, on which dense layers are not."""
@@ -118,6 +117,11 @@ class Context:
         """How many experts each expert worker on this worker's host has; with two hops."""
         host = host_of(self.layout, self.worker.rank)
         return tuple(len(self.expert_ranges[rank]) for rank in host)
+
+
+def shared_with_experts(config: RunConfig) -> bool:
+    """Whether `config` has shared experts, and has them on the expert workers."""
+    return config.model.shared_width > 0 and config.parallel.shared_experts == "expert"
 
 
 def _owners(ranges: Sequence[range]) -> torch.Tensor:
