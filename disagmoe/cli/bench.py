@@ -117,11 +117,13 @@ def faults(
     compare with a run in which they are not. Exits with 1 unless every fault is noticed within 30 s
     and overcome, nothing is left behind, and all bits are the same."""
     from disagmoe.bench.faults import run_drill
+    from disagmoe.bench.outcomes import HEADER, line_of
     from disagmoe.cluster.local import temporary_folder
     from disagmoe.cluster.signals import sigterm_raises
 
     with sigterm_raises(), stdout_for_results(), temporary_folder() as folder:
         found = run_drill(seed, count, Path(folder), _say)
+    _say("\n".join([HEADER, *map(line_of, found.outcomes)]))
     told = found.to_dict()
     keys = ("faults", "recovered", "truthful_errors", "hangs", "leaks", "bit_equal")
     _say(", ".join(f"{key} {told[key]}" for key in keys) + f"; {found.elapsed_s:.0f} s")
@@ -225,7 +227,7 @@ def predict(
     ] = False,
     rounds: Annotated[
         int, typer.Option("--rounds", min=1, help="Measured steps of each system.")
-    ] = QUICK_ROUNDS,
+    ] = ROUNDS,
     configs: Annotated[
         Path | None, typer.Option("--configs", help="Folder with the run configs of scenarios.")
     ] = None,
@@ -233,9 +235,9 @@ def predict(
 ) -> None:
     """Predict steps and memory on the hosts of `bench overlap`, then measure them.
 
-    Calibrates this machine first: ops one by one, and a link at a rate that no case has. Then every
-    layout is simulated, and trained with its best settings by the simulation. Needs root and
-    iproute2. Exits with 1 when an error is larger than it should be.
+    Calibrates this machine first, at a rate that no case has. Then every layout is simulated, and
+    trained with its best settings by the simulation. Needs root and iproute2. Exits with 1 when an
+    error is larger than it should be.
     """
     from disagmoe.bench.predict import conditions
     from disagmoe.bench.predict import predict as cases_of

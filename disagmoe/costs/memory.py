@@ -13,6 +13,7 @@ from disagmoe.costs.slots import (
     attention_saved_bytes,
     dense_saved_bytes,
     expert_activation_bytes,
+    fused_norm_bytes,
 )
 from disagmoe.schedule.ir import GroupProgram, SlotKind
 from disagmoe.schedule.layout import Group, Side, Worker
@@ -131,12 +132,14 @@ def _expert_workspace(scenario: Scenario, worker: Worker, load: Load) -> float:
     the weights, which come as whole stacks."""
     model, element = scenario.model, scenario.experts.element_bytes
     pair = model.hidden * (_FP32 + 2 * element) + 3 * model.expert_width * element
+    again = 0.0
     if scenario.recomputes(Side.EXPERT):
         pair += expert_activation_bytes(model, element)
+        again = load.rows * fused_norm_bytes(model, element) * scenario.layout.fused_residual
     stacks = scenario.expert_parts[worker.rank] * parameters.expert_parameters(model)
     if scenario.shared_with_experts:
         stacks += parameters.shared_parameters(model)
-    return load.pairs * pair + stacks * element
+    return load.pairs * pair + again + stacks * element
 
 
 def _head(scenario: Scenario, worker: Worker) -> float:

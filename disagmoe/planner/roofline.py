@@ -23,6 +23,7 @@ from disagmoe.schedule.ir import Slot, SlotKind
 from disagmoe.schedule.layout import Group, Layout, Side, Worker
 from disagmoe.simulator.simulate import end_of_step_s
 
+_MESSAGES = (SlotKind.ROWS, SlotKind.OUTPUTS, SlotKind.DOUTPUTS, SlotKind.DROWS)
 DEPTHS = (1.0, 0.6, 0.35, 0.2, 0.1)
 """Shares of the micro-batches that keep the ring busy which are tried in flight, most first; fewer
 need less memory."""
@@ -187,24 +188,44 @@ def _spread(config: RunConfig, costs: OpCosts, roofs: Roofs, in_flight: int) -> 
     return behind / (layers * _trip_s(config, roofs) + costs.head)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupNeed:
+    """Bytes on the fullest worker of a group."""
+
+    states: float
+    """All that is there whatever is in flight."""
+    activations: float
+    """Of a micro-batch in all layers."""
+    messages: float
+    """Of a micro-batch on its way, divided over the groups of the ring."""
+    room: float
+    """What its machine has."""
+
+    def bytes_of(self, kept: float, in_flight: float) -> float:
+        """With all activations of `kept` micro-batches, and the messages of those in flight."""
+        return self.states + kept * self.activations + in_flight * self.messages
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes of states, and of all activations of one micro-batch, on the fullest worker of each
-    kind of group, with what its machine has."""
+    """What each kind of group needs on its fullest worker."""
 
-    kinds: tuple[tuple[float, float, float], ...]
+    kinds: tuple["GroupNeed", ...]
 
     @property
     def states(self) -> float:
         """What does not depend on activations, of what there is."""
-        return max(fixed / room for fixed, _, room in self.kinds)
+        return max(one.states / one.room for one in self.kinds)
 
     def share(self, in_flight: int, spread: float = 0.0) -> float:
         """Of what there is. `spread` is how much of a micro-batch's way, forward and backward, lies
-        between the first and the last in flight: where they are far apart each keeps half of its
-        activations on average, and where they follow closely all keep all of them at the turn."""
-        kept = max(1.0, in_flight * (1 - min(1.0, spread) / 2))
-        return max((fixed + resident * kept) / room for fixed, resident, room in self.kinds)
+        between the first and the last in flight once they are as far apart as they get.
+
+        A step begins with forwards alone, which follow each other closely: most of those in flight
+        have all their activations when the first goes back. A twelfth of `spread` is what is gone
+        by then in list schedules of the layouts that plans end with, give or take a twentieth."""
+        kept = max(1.0, in_flight * (1 - min(2.0, spread) / 12))
+        return max(one.bytes_of(kept, in_flight) / one.room for one in self.kinds)
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Need":
@@ -223,17 +244,19 @@ def _unlike(layout: Layout) -> list[Group]:
     return list(kinds.values())
 
 
-def _kinds(scenario: Scenario) -> Iterator[tuple[float, float, float]]:
+def _kinds(scenario: Scenario) -> Iterator[GroupNeed]:
     layout = scenario.layout
     sizes = {group.side: SlotSizes(scenario, Worker(group, 0)) for group in layout.all_groups}
     for group in _unlike(layout):
         machine = machine_of(scenario, group)
-        fixed = without_slots(scenario, Worker(group, 0)).total
-        resident = sum(
-            _saved(sizes[group.side], role.side, layout.layers_of(role))
-            for role in layout.roles_of(group)
+        size, roles = sizes[group.side], layout.roles_of(group)
+        yield GroupNeed(
+            states=without_slots(scenario, Worker(group, 0)).total,
+            activations=sum(_saved(size, role.side, layout.layers_of(role)) for role in roles),
+            messages=sum(size(Slot(role.side, kind, 0, 0)) for role in roles for kind in _MESSAGES)
+            / layout.groups,
+            room=machine.hardware.memory_bytes,
         )
-        yield fixed, resident, machine.hardware.memory_bytes
 
 
 def _saved(sizes: SlotSizes, side: Side, layers: Sequence[int]) -> float:

@@ -17,8 +17,8 @@ from disagmoe.schedule.from_config import programs_for
 from disagmoe.schedule.layout import Group, Side, Worker
 from disagmoe.units import format_bytes
 
-_MESSAGES = 1.5
-"""Activations with messages and what else is alive beside them, over activations: an upper end."""
+_MARGIN = 2.0
+"""Over activations and messages of all micro-batches in flight: an upper end."""
 _MORE = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Times as many workers, or groups, that are looked at."""
 
@@ -99,8 +99,8 @@ def check_room(config: RunConfig, room: Room) -> None:
 def _is_ample(config: RunConfig, room: Room) -> bool:
     """Whether a rough upper end of the need fits, so that nothing has to be compiled."""
     request = programs_for(config)
-    need, kept = Need.of(scenario_of(config, request.spec.layout)), _MESSAGES * request.in_flight
-    most = max(fixed + kept * resident for fixed, resident, _ in need.kinds)
+    need, kept = Need.of(scenario_of(config, request.spec.layout)), _MARGIN * request.in_flight
+    most = max(one.bytes_of(kept, kept) for one in need.kinds)
     fits = room.together is None or most * config.parallel.workers <= room.together
     return fits and all(most <= each for each in room.by_side.values())
 

@@ -104,7 +104,7 @@ def test_all_tokens_may_come_to_one_worker():
     assert use("A0.0").worst_case == 0
     assert use("F0.0", expert_workers=1).worst_case == pytest.approx(0, abs=1e-3)
     assert use("F0.0", "hardware.routing_peak=1").headroom == pytest.approx(0, abs=1e-3)
-    assert found.headroom == pytest.approx(2 / 15 * found.worst_case, rel=0.05)
+    assert found.headroom == pytest.approx(2 / 15 * found.worst_case, rel=0.15)
     assert use("F0.0", "hardware.routing_peak=99").headroom == found.worst_case
 
 
