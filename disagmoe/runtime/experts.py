@@ -10,6 +10,7 @@ import torch
 
 from disagmoe.model import names
 from disagmoe.model.block import swiglu_block
+from disagmoe.model.device import to_host
 from disagmoe.model.dispatch import join_rows
 from disagmoe.model.experts import (
     Kept,
@@ -177,7 +178,9 @@ class ExpertSide:
         if not self._context.shared_with_experts:
             return None
         assert home_R is not None, "the wire has homes"
-        row_H = home_R.nonzero().flatten()
+        # to ask how many there are stops the host no longer than nonzero() itself would
+        (homes,) = to_host(home_R.sum(dtype=torch.int64)[None])
+        row_H = torch.nonzero_static(home_R, size=homes).flatten()
         model, number = self._context.config.model, self._context.model_layer(layer)
         params = SwigluParams.read(self._parameters.values, model, number, "shared")
         with torch.set_grad_enabled(self._training):

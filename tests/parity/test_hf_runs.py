@@ -1,10 +1,13 @@
 """In from Transformers, trained, evaluated, out again: the same numbers at both ends."""
 
+import dataclasses
 import json
 import math
 import re
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,14 +15,15 @@ import torch.nn.functional as F
 
 from disagmoe.actors.resume import resume_point
 from disagmoe.actors.startup import open_data
+from disagmoe.api import layerwise
 from disagmoe.api.evaluate import evaluate
 from disagmoe.api.resume import continued
 from disagmoe.checkpoint.find import find
-from disagmoe.checkpoint.whole import whole_store
+from disagmoe.checkpoint.whole import end_bytes, layer_bytes, layer_store, whole_store
 from disagmoe.cli.main import app
 from disagmoe.config.run import RunConfig
 from disagmoe.data.prepared import PreparedData
-from disagmoe.errors import DataError
+from disagmoe.errors import ConfigError, DataError
 from disagmoe.hf.exporting import export_model
 from disagmoe.hf.importing import import_model
 from disagmoe.hf.verify import first_difference, tiny_models
@@ -121,6 +125,50 @@ def test_evaluation_does_not_depend_on_the_batch(tmp_path: Path, data: str, mask
         expected = F.cross_entropy(found.flatten(0, 1), rows[:, 1:].flatten())
         two = evaluate(imported, data, sequences=2)
         assert two.loss == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3/20", "gpt_oss/32"])
+def test_a_model_that_does_not_fit_goes_through_layer_by_layer(
+    tmp_path: Path, data: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported = str(tmp_path / "imported")
+    config = config_of(name, data, masks=True)
+    import_model(source_of(tmp_path / "source", name), imported, config=config)
+    model, batch = MODELS[name], 2 * 9 * MODELS[name].hidden * 4
+    layers = [layer_bytes(model, torch.float32, layer) for layer in range(model.layers)]
+    ends = end_bytes(model, torch.float32)
+    store = whole_store(find(imported), model, torch.float32)
+    whole = sum(value.numel() * value.element_size() for value in store.values())
+    assert ends + sum(layers) == whole
+    fits = evaluate(imported, data, sequences=7, batch_size=2, memory_bytes=whole + batch)
+    assert fits.weight_reads == 1
+
+    earlier: list[weakref.ref[torch.Tensor]] = []
+
+    def one_layer(*args: Any) -> dict[str, torch.Tensor]:
+        assert [ref() for ref in earlier] == [None] * len(earlier), "two layers in memory"
+        found = layer_store(*args)
+        earlier.extend(weakref.ref(value) for value in found.values())
+        return found
+
+    monkeypatch.setattr(layerwise, "layer_store", one_layer)
+    least = ends + max(layers) + batch
+    for memory, reads in ((least, 4), (least + batch, 2), (whole + batch - 1, 1)):
+        shares: list[float] = []
+        seen = evaluate(
+            imported,
+            data,
+            sequences=7,
+            batch_size=2,
+            memory_bytes=memory,
+            report=shares.append,
+        )
+        assert seen == dataclasses.replace(fits, weight_reads=reads)
+        assert len(earlier) > 0
+        assert shares == sorted(shares)
+        assert (len(shares), shares[-1]) == (reads * model.layers, 1.0)
+    with pytest.raises(ConfigError, match=r"may take .* KiB, but embedding, .* take .*; use --pre"):
+        evaluate(imported, data, sequences=7, batch_size=2, memory_bytes=least - 1)
 
 
 def test_too_little_data_is_told(tmp_path: Path, data: str) -> None:

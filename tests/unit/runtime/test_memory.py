@@ -1,13 +1,18 @@
 """What is said of memory when it does not suffice."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
 from disagmoe.costs.memory import MemoryUse
 from disagmoe.errors import WorkerError
+from disagmoe.runtime import memory
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.memory import (
     Measured,
+    available_memory_bytes,
     is_out_of_memory,
     measure,
     memory_explained,
@@ -114,3 +119,23 @@ def test_other_failures_have_no_table() -> None:
 def test_cuda_has_an_error_of_its_own() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert not is_out_of_memory(RuntimeError("other"))
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "expected"),
+    [("max", "5000", 4 * GIB), (f"{3 * GIB}", f"{GIB}", 2 * GIB), (f"{9 * GIB}", "1", 4 * GIB)],
+)
+def test_available_is_what_machine_and_container_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, used: str, expected: int
+) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text(f"MemTotal:  99999999 kB\nMemAvailable:  {4 * GIB // 1024} kB\n")
+    monkeypatch.setattr(memory, "_MEMINFO", meminfo)
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "cgroup")
+    assert available_memory_bytes() == 4 * GIB
+    (tmp_path / "cgroup").mkdir()
+    (tmp_path / "cgroup" / "memory.max").write_text(f"{limit}\n")
+    (tmp_path / "cgroup" / "memory.current").write_text(f"{used}\n")
+    assert available_memory_bytes() == expected
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "none")
+    assert available_memory_bytes() == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
