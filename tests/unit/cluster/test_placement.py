@@ -65,12 +65,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 
 
 def test_each_worker_has_its_place_while_the_block_runs(fake: FakeRay) -> None:
-<<<<<<< HEAD
     with placed(ASKED, "disagmoe-x") as reservation:
-=======
-    with placed(ASKED, "disagmoe-x") as reservation:
-        places = reservation.places
->>>>>>> h-survive
         assert fake.removed == 0
     assert fake.removed == 1
     places = reservation.places
@@ -94,14 +89,9 @@ def test_all_gpus_of_a_node_are_the_runs_where_it_has_reserved_them(fake: FakeRa
         Bundle(side=Side.ATTENTION, workers=("A0.0",), cpus=1.0, gpus=8.0),
         Bundle(side=Side.EXPERT, workers=("F0.0",), cpus=1.0, gpus=1.0),
     ]
-<<<<<<< HEAD
     with placed(asked, "x") as reservation:
         found = {worker: place.all_gpus for worker, place in reservation.places.items()}
         assert found == {"A0.0": True, "F0.0": False}
-=======
-    with placed(asked, "x") as reservation:
-        assert {w: p.all_gpus for w, p in reservation.places.items()} == {"A0.0": True, "F0.0": False}
->>>>>>> h-survive
 
 
 def test_what_no_nodes_can_hold_is_not_even_asked_for(fake: FakeRay) -> None:
@@ -137,13 +127,8 @@ def test_nodes_in_use_are_waited_for_and_their_holder_is_told_once(fake: FakeRay
         fake.nodes[2] = busy if fake.now_s < 49 else free
 
     fake.change = change
-<<<<<<< HEAD
     with placed(ASKED, "x", wait_s=60.0, say=said.append) as reservation:
         assert set(reservation.places) == {"A0.0", "A0.1", "F0.0"}
-=======
-    with placed(ASKED, "x", wait_s=60.0, say=said.append) as reservation:
-        assert set(reservation.places) == {"A0.0", "A0.1", "F0.0"}
->>>>>>> h-survive
     (text,) = said
     assert "held by disagmoe-other (expert_node 1)" in text
     assert text.endswith("\nwaiting for nodes for at most 60 s (cluster.wait_s)")
