@@ -1,7 +1,7 @@
 """The workers of a run as Ray actors."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -29,17 +29,7 @@ class RayCrew:
         """Create one actor per assignment, where `plan` says, with its share of CPUs and GPU;
         `actor_class` gives another class than that of its side, by name."""
         self._assignments = {item.worker: item for item in assignments}
-        self._actors = {
-            name: (actor_class or _actor_class)(name)
-            .options(
-                name=f"{plan.ray_name}/e{plan.epoch}/{name}",
-                num_cpus=plan.cpus_per_worker,
-                num_gpus=plan.gpus_per_worker,
-                scheduling_strategy=plan.places[name].strategy,
-            )
-            .remote()
-            for name in self._assignments
-        }
+        self._actors = spawn(self._assignments, plan, actor_class or _actor_class)
         self._waiting: dict[Any, tuple[Call, str]] = {}
 
     @property
@@ -143,6 +133,24 @@ class RayCrew:
         """See Crew."""
         for actor in self._actors.values():
             ray.kill(actor, no_restart=True)
+
+
+def spawn(
+    workers: Iterable[str], plan: RunPlan, actor_class: Callable[[str], Any]
+) -> dict[str, Any]:
+    """Create one actor per worker, of the class that `actor_class` gives by name, where `plan`
+    says, with its share of CPUs and GPU."""
+    return {
+        name: actor_class(name)
+        .options(
+            name=f"{plan.ray_name}/e{plan.epoch}/{name}",
+            num_cpus=plan.cpus_per_worker,
+            num_gpus=plan.gpus_per_worker,
+            scheduling_strategy=plan.places[name].strategy,
+        )
+        .remote()
+        for name in workers
+    }
 
 
 _ACTORS = {

@@ -1,8 +1,8 @@
 """`disagmoe bench predict`: simulated steps against measured ones, on hosts with a real network.
 
-The machine is calibrated first: ops one after the other in one process, and the link at a rate that
-no case has. Every case is then simulated, each system with its best settings by the simulation, and
-only after that trained, with the programs that were simulated.
+The machine is calibrated first, at a rate that no case has. Every case is then simulated, each
+system with its best settings by the simulation, and only after that trained, with the programs that
+were simulated.
 """
 
 import statistics
@@ -11,21 +11,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import torch
-
-from disagmoe.bench.hosts import HostNetwork, inside
 from disagmoe.bench.measured import cost_settings, size_setting
 from disagmoe.bench.overlap import DEEP, HOSTS, Say, Stage, config_of, hosts_up, rigs_of
-from disagmoe.bench.raynodes import Node
+from disagmoe.bench.predict_machine import hosts_machine, last_host_pace, with_ops
 from disagmoe.bench.rounds import take_turns
 from disagmoe.bench.sample import Sample
 from disagmoe.bench.scenarios import AF_PIPE, HEADLINE, SCENARIOS, UNEQUAL, Scenario, System
 from disagmoe.bench.text import prepare_text
-from disagmoe.calibrate.links import End, measure_link
-from disagmoe.calibrate.machine import Request, calibrate
 from disagmoe.config.load import load_run_config, override
 from disagmoe.config.run import RunConfig
-from disagmoe.costs.hardware import Precision
 from disagmoe.costs.measured import MeasuredMachine, write_machine
 from disagmoe.costs.memory import memory_use
 from disagmoe.costs.scenario import scenario_of
@@ -34,15 +28,7 @@ from disagmoe.schedule.compile import Compiled
 from disagmoe.schedule.from_config import programs_for
 from disagmoe.simulator.invariants import compute_work
 from disagmoe.simulator.simulate import simulate_compiled
-from disagmoe.units import MBIT, MIB, format_bytes
-
-LINK_MBIT = 200.0
-"""The rate at which the link is measured; no case has it."""
-_LARGE = 4 * MIB
-_TURNS = 20
-_PRECISION: Precision = "bf16"
-_SEQUENCES = (1, 2, 4)
-"""Sequences of a micro-batch with which ops are measured."""
+from disagmoe.units import MBIT, format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,15 +124,17 @@ def predict(
     most = max(len(one.scenario.systems) for one in every)
     with hosts_up(most) as (network, nodes):
         bases = {one.name: _base(one, configs, data) for one in every}
-        machine = _calibrated(network, nodes, list(bases.values()), say)
-        file = folder / "machine.json"
-        write_machine(file, machine)
+        machine = hosts_machine(network, nodes, list(bases.values()), say)
         for number, one in enumerate(every):
-            base = override(bases[one.name], _hardware(one, file, machine))
-            predictions = [_predict(system, one, base) for system in one.scenario.systems]
             place = folder / f"case-{number}"
-            with rigs_of(one.scenario.systems, base, network, place) as rigs:
+            with rigs_of(one.scenario.systems, bases[one.name], network, place) as rigs:
                 stage = Stage(network, nodes, rigs, data)
+                file = place / "machine.json"
+                # a virtual machine has its faster and its slower minutes
+                write_machine(file, with_ops(machine, one.scenario, bases[one.name], stage))
+                base = override(bases[one.name], _hardware(one, file, machine))
+                pace = last_host_pace(one.scenario, nodes)
+                predictions = [_predict(each, one, base, pace) for each in one.scenario.systems]
                 for case in _measure(one, base, predictions, stage, rounds):
                     say(_line(case))
                     yield case
@@ -169,40 +157,6 @@ def _base(one: Conditions, configs: Path, data: str) -> RunConfig:
     return load_run_config(file, [f'data.paths=["{data}"]', *one.scenario.settings])
 
 
-def _calibrated(
-    network: HostNetwork, nodes: Sequence[Node], bases: Sequence[RunConfig], say: Say
-) -> MeasuredMachine:
-    """The machine with the ops of all models in `bases`, and the link between its hosts."""
-    machine = calibrate(
-        Request(
-            device=torch.device("cpu"),
-            precisions=(_PRECISION,),
-            configs=list({base.name: base for base in bases}.values()),
-            sequences=_SEQUENCES,
-        ),
-        say,
-    )
-    network.limit(LINK_MBIT)
-    first, second = (
-        End(address=node.host.address, core=node.core, enter=partial(inside, node.host))
-        for node in nodes
-    )
-    link = measure_link(first, second, large_bytes=_LARGE, small_turns=_TURNS)
-    network.limit(None)
-    say(
-        f"link at {LINK_MBIT:.0f} Mbit/s: {link.bytes_per_s / MBIT:.0f} Mbit/s, "
-        f"{link.latency_s * 1e3:.2f} ms"
-    )
-    hardware = replace(machine.hardware, nic_bytes_per_s=LINK_MBIT * MBIT)
-    calibrations = {
-        name: replace(
-            one, nic_share=link.bytes_per_s / hardware.nic_bytes_per_s, latency_s=link.latency_s
-        )
-        for name, one in machine.calibrations.items()
-    }
-    return MeasuredMachine(hardware=hardware, calibrations=calibrations)
-
-
 def _hardware(one: Conditions, file: Path, machine: MeasuredMachine) -> list[str]:
     """Settings of the simulation that all systems share."""
     speed = one.rate_mbit * MBIT / machine.hardware.nic_bytes_per_s
@@ -213,9 +167,10 @@ def _hardware(one: Conditions, file: Path, machine: MeasuredMachine) -> list[str
     ]
 
 
-def _predict(system: System, one: Conditions, base: RunConfig) -> Prediction:
-    """The fastest of the micro-batch sizes and depths that `bench overlap` tries, by simulation."""
-    slow = _slow_worker(system, one.scenario)
+def _predict(system: System, one: Conditions, base: RunConfig, pace: float) -> Prediction:
+    """The fastest of the micro-batch sizes and depths that `bench overlap` tries, by simulation;
+    the last host takes `pace` times as long as the others."""
+    slow = _slow_worker(system, pace)
     tried = []
     for size in system.micro_batch_sizes(HOSTS, one.scenario.micro_batches):
         own = [*slow, size_setting(size)]
@@ -228,12 +183,11 @@ def _predict(system: System, one: Conditions, base: RunConfig) -> Prediction:
     return min(tried, key=lambda found: found.step_s)
 
 
-def _slow_worker(system: System, scenario: Scenario) -> list[str]:
-    if scenario.slow_host_cores is None:
+def _slow_worker(system: System, pace: float) -> list[str]:
+    if pace == 1.0:
         return []
     name = "F0.0" if system.schedule == AF_PIPE else f"C0.{HOSTS - 1}"
-    factor = 1 / scenario.slow_host_cores
-    return [f"hardware.slow_worker={name}", f"hardware.slow_factor={factor!r}"]
+    return [f"hardware.slow_worker={name}", f"hardware.slow_factor={pace!r}"]
 
 
 def _simulated(system: System, base: RunConfig, settings: Sequence[str]) -> Prediction:

@@ -24,6 +24,10 @@ class CpuGroup:
         """Shell command with which a process joins, before it starts anything."""
         return f"echo $$ > {self._folder / 'cgroup.procs'}"
 
+    def add(self, process: int) -> None:
+        """Let a process that runs already join."""
+        _write(self._folder / "cgroup.procs", str(process))
+
     def limit(self, cores: float | None) -> None:
         """Give the group `cores` cores (0.5: half of one); None lifts the limit."""
         quota = None if cores is None else round(cores * _PERIOD_US)

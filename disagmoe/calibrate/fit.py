@@ -7,10 +7,12 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from disagmoe.costs.calibration import OpFit
+from disagmoe.costs.calibration import MessageWork, OpFit
 
 _LEAST = 1e-3
 """A share of a peak is never a thousand: rounding alone can say so."""
+_LEAST_S = 1e-6
+"""Of what a message takes; noise can make it less than nothing."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -34,6 +36,13 @@ def op_fit(kernels_s: Sequence[float], measured_s: Sequence[float]) -> OpFit:
     """Return how ops that took `measured_s` follow from what their kernels take."""
     factor, fixed_s = nonnegative([kernels_s, [1.0] * len(kernels_s)], measured_s)
     return OpFit(factor=factor, fixed_s=fixed_s)
+
+
+def message_work(sizes: Sequence[float], seconds: Sequence[float]) -> MessageWork:
+    """Return how what messages take follows from their sizes in bytes."""
+    times = [max(_LEAST_S, one) for one in seconds]
+    message_s, byte_s = nonnegative([[1.0] * len(sizes), sizes], times)
+    return MessageWork(message_s=message_s, byte_s=byte_s)
 
 
 def saturating(sizes: Sequence[float], rates: Sequence[float], peak: float) -> tuple[float, float]:

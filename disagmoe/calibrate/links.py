@@ -1,37 +1,31 @@
-"""What a link between two workers carries: bytes per second, and the latency of a small message.
+"""What a link between two workers carries, and what its messages take from their compute.
 
-Two processes exchange tensors over gloo as workers do, through a channel each way.
+Two processes exchange tensors over gloo as workers do, through channels each way.
 """
 
-import multiprocessing
-import os
+import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from functools import partial
+from statistics import fmean, median
+from typing import Self
 
-from disagmoe.errors import TransportError
+from disagmoe.calibrate.fit import message_work
+from disagmoe.calibrate.pair import End, Line, run_pair
+from disagmoe.costs.calibration import MessageWork
 from disagmoe.units import KIB, MIB
 
-_NAMES = ("first", "second")
-_TIMEOUT_S = 60.0
-_SMALL, _LARGE = KIB, 32 * MIB
+_SMALL, _MIDDLE, _LARGE = KIB, 256 * KIB, 32 * MIB
 _SMALL_TURNS, _LARGE_TURNS = 100, 5
-
-Enter = Callable[[], AbstractContextManager[object]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """Where one of the two processes is."""
-
-    address: str
-    """Of its host, as the other one reaches it."""
-    core: int | None = None
-    """The core that it is kept to."""
-    enter: Enter = nullcontext
-    """Picklable; the process does all in its block."""
+_SIZES = (64 * KIB, 256 * KIB, MIB)
+"""Of messages whose work is measured; workers' are about as large."""
+_ROUNDS = 7
+_ROUND_S = 0.3
+_LEAST_MESSAGES = 4
+_UNDER_WAY = 2
+"""Messages that are received at once, as by workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,116 +36,166 @@ class LinkRate:
     """Of a message so large that the latency is nothing beside it, one way."""
     latency_s: float
     """Of a small one, one way."""
+    burst_bytes: float = 0.0
+    """What the link carries for nothing when it was idle before."""
+
+    @classmethod
+    def of(cls, small_s: float, seconds: Mapping[int, float]) -> Self:
+        """From seconds of a small message, and of two larger ones by their sizes. What they take
+        less than at the rate between them was for nothing."""
+        (middle, middle_s), (large, large_s) = sorted(seconds.items())
+        rate = (large - middle) / (large_s - middle_s)
+        burst_bytes = max(0.0, middle - (middle_s - small_s) * rate)
+        return cls(bytes_per_s=rate, latency_s=small_s, burst_bytes=burst_bytes)
 
 
 def measure_link(
     first: End, second: End, *, large_bytes: int = _LARGE, small_turns: int = _SMALL_TURNS
 ) -> LinkRate:
-    """Measure the link between two ends on this machine; the store listens on that of `first`.
+    """Measure the link between two ends on this machine.
 
     Raises:
         TransportError: an end does not come, or fails.
     """
-    context = multiprocessing.get_context("spawn")
-    ends = (first, second)
-    pipes, processes = [], []
-    for rank in range(2):
-        here, there = context.Pipe()
-        process = context.Process(
-            target=_serve, args=(there, rank, ends, large_bytes, small_turns), daemon=True
+    task = partial(_turns, large_bytes=large_bytes, small_turns=small_turns)
+    return run_pair(first, second, task)[0]
+
+
+def _turns(line: Line, large_bytes: int, small_turns: int) -> LinkRate:
+    """Send messages to and fro; both ends do the same, in the other order."""
+    # the best of them: whatever else the machine does only makes it slower
+    small_s = min(_turn(line, _SMALL) for _ in range(small_turns)) / 2
+    large_s = min(_turn(line, large_bytes) for _ in range(_LARGE_TURNS)) / 2
+    middle_s = min(_turn(line, _MIDDLE) for _ in range(_LARGE_TURNS)) / 2
+    return LinkRate.of(small_s, {_MIDDLE: middle_s, large_bytes: large_s})
+
+
+def _turn(line: Line, nbytes: int) -> float:
+    """Seconds until a message was there and one as long was back."""
+    import torch
+
+    buffer = torch.zeros(nbytes, dtype=torch.uint8)
+    began_s = time.perf_counter()
+    for sender in range(2):
+        (line.send if sender == line.rank else line.receive)(buffer).wait()
+    return time.perf_counter() - began_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageWorks:
+    """What both ends of a message take from compute on their processors."""
+
+    send: MessageWork
+    receive: MessageWork
+
+    @property
+    def text(self) -> str:
+        """Both, in words."""
+        return "messages take from compute: " + ", ".join(
+            f"{work.message_s * 1e3:.2f} ms and {work.byte_s * MIB * 1e3:.2f} ms per MiB to {verb}"
+            for verb, work in (("send", self.send), ("receive", self.receive))
         )
-        process.start()
-        there.close()
-        pipes.append(here)
-        processes.append(process)
-    try:
-        pipes[1].send(_answer(pipes[0]))  # where the store is
-        rate = _answer(pipes[0])
-    finally:
-        for pipe, process in zip(pipes, processes, strict=True):
-            pipe.close()
-            process.join(5)
-            process.kill()
-            process.join()
-    assert isinstance(rate, LinkRate)
-    return rate
 
 
-def _answer(pipe: Connection) -> object:
-    if not wait([pipe], _TIMEOUT_S):
-        raise TransportError(f"the measurement of a link gives no answer within {_TIMEOUT_S:g} s")
-    try:
-        answer = pipe.recv()
-    except EOFError:
-        raise TransportError("a process of the measurement of a link has died") from None
-    if isinstance(answer, Exception):
-        raise answer
-    found: object = answer
+def measure_messages(
+    first: End, second: End, link: LinkRate, *, rounds: int = _ROUNDS
+) -> MessageWorks:
+    """Measure how much less a thread computes while messages come or go by `link`: everything that
+    they bring about counts, in other threads and in the kernel.
+
+    Raises:
+        TransportError: an end does not come, or fails.
+    """
+    counts = {
+        size: max(_LEAST_MESSAGES, round(_ROUND_S / (size / link.bytes_per_s + link.latency_s)))
+        for size in _SIZES
+    }
+    task = partial(_losses, counts=counts, rounds=rounds)
+    ends = run_pair(first, second, task, timeout_s=600.0)
+    send, receive = (
+        message_work(list(counts), [fmean(end[sends][size] for end in ends) for size in counts])
+        for sends in (True, False)
+    )
+    return MessageWorks(send=send, receive=receive)
+
+
+_Losses = dict[int, float]
+"""Seconds per message by its size."""
+
+
+def _losses(line: Line, counts: dict[int, int], rounds: int) -> dict[bool, _Losses]:
+    """What this end loses, by whether it sends; medians over the rounds."""
+    compute = _compute()
+    found: dict[bool, _Losses] = {}
+    for sender in range(2):
+        sends = sender == line.rank
+        found[sends] = {
+            size: median(_loss(line, sends, size, count, compute) for _ in range(rounds))
+            for size, count in counts.items()
+        }
     return found
 
 
-def _serve(
-    pipe: Connection, rank: int, ends: tuple[End, End], large_bytes: int, small_turns: int
-) -> None:
-    # torch takes seconds to import
-    from disagmoe.transport.rendezvous import StoreServer
-
-    own = ends[rank]
-    if own.core is not None:
-        os.sched_setaffinity(0, {own.core})
-    try:
-        with own.enter():
-            if rank == 0:
-                store = StoreServer(own.address)
-                pipe.send((store.host, store.port))
-                with closing(store):
-                    pipe.send(_turns(rank, own, (store.host, store.port), large_bytes, small_turns))
-            else:
-                _turns(rank, own, pipe.recv(), large_bytes, small_turns)
-    except Exception as error:  # noqa: BLE001 - raised again by the parent
-        pipe.send(TransportError(f"{_NAMES[rank]} end at {own.address}: {error}"))
+def _loss(line: Line, sends: bool, size: int, count: int, compute: Callable[[], None]) -> float:
+    """Compute while `count` messages pass, and then as long without; return what one of them has
+    taken. So close together that the machine's own pace is the same."""
+    _turn(line, _SMALL)
+    messages = threading.Thread(
+        target=_send_all if sends else _receive_all, args=(line, size, count)
+    )
+    messages.start()
+    done, seconds = _until(lambda _: not messages.is_alive(), compute)
+    messages.join()
+    _turn(line, _SMALL)
+    alone, alone_s = _until(lambda passed_s: passed_s >= seconds, compute)
+    return (seconds - done * alone_s / alone) / count
 
 
-def _turns(
-    rank: int, own: End, store: tuple[str, int], large_bytes: int, small_turns: int
-) -> LinkRate:
-    """Send messages to and fro; both ends do the same, in the other order."""
+def _until(end: Callable[[float], bool], compute: Callable[[], None]) -> tuple[int, float]:
+    """Compute again and again until `end` says so of the seconds since; return how often, and how
+    long that took."""
+    began_s = time.perf_counter()
+    done = 0
+    while True:
+        compute()
+        done += 1
+        seconds = time.perf_counter() - began_s
+        if end(seconds):
+            return done, seconds
+
+
+def _compute() -> Callable[[], None]:
+    """Something like a small part of an expert."""
     import torch
 
-    from disagmoe.transport.base import ChannelSpec
-    from disagmoe.transport.gloo import GlooTransport
-    from disagmoe.transport.rendezvous import connect
+    rows_RD, weights_DF = torch.ones(256, 256), torch.ones(256, 512)
 
-    torch.set_num_threads(1)
-    peer = _NAMES[1 - rank]
-    transport = GlooTransport(
-        _NAMES[rank],
-        connect(*store, _TIMEOUT_S),
-        epoch=0,
-        host=own.address,
-        timeout_s=_TIMEOUT_S,
-        start_timeout_s=_TIMEOUT_S,
-    )
-    with closing(transport):
-        channels = transport.open(
-            [
-                ChannelSpec("there", _NAMES[:1], _NAMES[1:]),
-                ChannelSpec("back", _NAMES[1:], _NAMES[:1]),
-            ]
-        )
+    def compute() -> None:
+        torch.nn.functional.silu(rows_RD @ weights_DF)
 
-        def turn(nbytes: int) -> float:
-            """Seconds until a message was there and one as long was back."""
-            buffer = torch.zeros(nbytes, dtype=torch.uint8)
-            began_s = time.perf_counter()
-            for sender, name in enumerate(("there", "back")):
-                if rank == sender:
-                    channels[name].post({peer: buffer}, {}).wait()
-                else:
-                    channels[name].post({}, {peer: buffer}).wait()
-            return time.perf_counter() - began_s
+    return compute
 
-        # the best of them: whatever else the machine does only makes it slower
-        small_s = min(turn(_SMALL) for _ in range(small_turns)) / 2
-        large_s = min(turn(large_bytes) for _ in range(_LARGE_TURNS)) / 2
-    return LinkRate(bytes_per_s=large_bytes / large_s, latency_s=small_s)
+
+def _send_all(line: Line, size: int, count: int) -> None:
+    """As workers send: a header ahead of every payload."""
+    import torch
+
+    header, payload = torch.zeros(4, dtype=torch.int64), torch.zeros(size, dtype=torch.uint8)
+    for _ in range(count):
+        works = line.send(header, header=True), line.send(payload)
+        for work in works:
+            work.wait()
+
+
+def _receive_all(line: Line, size: int, count: int) -> None:
+    """As workers receive: a thread posts, another one waits for payloads."""
+    import torch
+
+    room = threading.Semaphore(_UNDER_WAY)
+    header = torch.zeros(4, dtype=torch.int64)
+    with ThreadPoolExecutor(1) as waits:
+        for _ in range(count):
+            line.receive(header, header=True).wait()
+            room.acquire()
+            work = line.receive(torch.empty(size, dtype=torch.uint8))
+            waits.submit(work.wait).add_done_callback(lambda _: room.release())

@@ -16,12 +16,13 @@ from disagmoe.calibrate.kernels import (
     measure_kernels,
     peak_flops,
 )
-from disagmoe.calibrate.links import End, LinkRate, measure_link
+from disagmoe.calibrate.links import LinkRate, MessageWorks, measure_link, measure_messages
 from disagmoe.calibrate.ops import fit_flash, fit_ops, sample_ops
+from disagmoe.calibrate.pair import End
 from disagmoe.calibrate.process import device_bytes, process_bytes
 from disagmoe.config.load import override
 from disagmoe.config.run import RunConfig
-from disagmoe.costs.calibration import Calibration
+from disagmoe.costs.calibration import NO_WORK, Calibration
 from disagmoe.costs.hardware import Hardware, Precision
 from disagmoe.costs.kernels import Machine
 from disagmoe.costs.measured import MeasuredMachine
@@ -73,15 +74,20 @@ def _calibrate(request: Request, say: Say) -> MeasuredMachine:
     kernels = {
         name: measure_kernels(sizes, TYPES[name], device, memory) for name in request.precisions
     }
-    link = _link_within()
+    ends = _ends_within()
+    link = measure_link(*ends)
     say(f"{_LOOPBACK}: {link.bytes_per_s / GB:.2f} GB/s, {link.latency_s * 1e6:.0f} us")
+    works = MessageWorks(send=NO_WORK, receive=NO_WORK)
+    if device.type == "cpu":
+        works = measure_messages(*ends, link)
+        say(works.text)
     hardware = _hardware(request, sizes, kernels, memory, link)
     system = device_bytes() if device.type == "cuda" else process_bytes()
     say(f"a worker takes {format_bytes(system)} without a model")
     found: dict[Precision, Calibration] = {}
     for precision, seen in kernels.items():
         say(f"{precision}: {seen.peak_flops / GB:.0f} GFLOP/s in products")
-        alone = _calibration(hardware.name, seen, link, float(system))
+        alone = _calibration(hardware.name, seen, link, works, float(system))
         runs = [override(one, [f"train.precision={precision}"]) for one in request.configs]
         samples = [sample_ops(run, size, device) for run in runs for size in request.sequences]
         machine = Machine(hardware=hardware, calibration=alone, precision=precision)
@@ -91,14 +97,15 @@ def _calibrate(request: Request, say: Say) -> MeasuredMachine:
     return MeasuredMachine(hardware=hardware, calibrations=found)
 
 
-def _link_within() -> LinkRate:
-    """Between two workers of this machine, each on a core of its own where there are two."""
+def _ends_within() -> tuple[End, End]:
+    """Two workers of this machine, each on a core of its own where there are two."""
     cores = sorted(os.sched_getaffinity(0))
-    ends = [End(address=_LOOPBACK, core=core) for core in (cores[0], cores[-1])]
-    return measure_link(*ends)
+    return End(address=_LOOPBACK, core=cores[0]), End(address=_LOOPBACK, core=cores[-1])
 
 
-def _calibration(name: str, kernels: Kernels, link: LinkRate, system_bytes: float) -> Calibration:
+def _calibration(
+    name: str, kernels: Kernels, link: LinkRate, works: MessageWorks, system_bytes: float
+) -> Calibration:
     """Rates of links were measured, so that the shares of them are 1."""
     return Calibration(
         name=f"measured-{name}",
@@ -115,6 +122,8 @@ def _calibration(name: str, kernels: Kernels, link: LinkRate, system_bytes: floa
         latency_s=link.latency_s,
         overlap_slowdown=1.0,
         system_bytes=system_bytes,
+        send_work=works.send,
+        receive_work=works.receive,
     )
 
 

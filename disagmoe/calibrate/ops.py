@@ -5,8 +5,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from statistics import median
-from typing import Any
+from statistics import fmean, median
+from typing import Any, Self
 
 import torch
 
@@ -20,7 +20,7 @@ from disagmoe.costs.scenario import scenario_of
 from disagmoe.costs.times import UPDATE, StepTimes
 from disagmoe.data.batch import Batch
 from disagmoe.data.source import FixedSource
-from disagmoe.runtime.profile import ATTENTION_OPS, Profile
+from disagmoe.runtime.profile import ATTENTION_OPS
 from disagmoe.runtime.report import StepReport
 from disagmoe.runtime.threads import ThreadedRun
 from disagmoe.schedule.accounting import Kind
@@ -41,9 +41,24 @@ class OpSample:
 
     config: RunConfig
     seconds: Mapping[str, float]
-    """By op: the median of all its times."""
+    """By op: what it takes on average."""
     update_s: Mapping[str, float]
     """The end of a step, by worker."""
+
+    @classmethod
+    def of(cls, config: RunConfig, steps: Sequence[Mapping[str, StepReport]]) -> Self:
+        """From traced steps of `config`, by worker: medians over them, so that whatever else the
+        machine does counts where it does so often."""
+        return cls(
+            config=config,
+            seconds=_medians([_op_means(step) for step in steps]),
+            update_s=_medians(
+                [
+                    {name: one.seconds.get(Kind.OPTIMIZER, 0.0) for name, one in step.items()}
+                    for step in steps
+                ]
+            ),
+        )
 
 
 def serial(config: RunConfig, micro_batch_size: int) -> RunConfig:
@@ -94,7 +109,7 @@ def sample_ops(config: RunConfig, micro_batch_size: int, device: torch.device) -
         # each worker goes through all steps by itself: they meet in each step's end
         reports = workers.each(lambda runtime: [runtime.run_step(step) for step in steps])
     seen = [{str(worker): each[step] for worker, each in reports.items()} for step in steps[_WARM:]]
-    return OpSample(config=run, seconds=_op_medians(seen), update_s=_update_medians(seen))
+    return OpSample.of(run, seen)
 
 
 def _random_batch(config: RunConfig) -> Batch:
@@ -106,17 +121,18 @@ def _random_batch(config: RunConfig) -> Batch:
     return Batch(tokens_BS, targets_BS)
 
 
-def _op_medians(steps: Sequence[Mapping[str, StepReport]]) -> dict[str, float]:
-    traces = [{worker: r.trace for worker, r in step.items() if r.trace} for step in steps]
-    costs = Profile.of(traces).costs({})
-    return {name: seconds for name, seconds in costs.items() if name in _MEASURED}
+def _op_means(step: Mapping[str, StepReport]) -> dict[str, float]:
+    times: dict[str, list[float]] = {}
+    for report in step.values():
+        for span in report.trace.spans if report.trace else ():
+            op = span.label.partition(" ")[0]
+            if span.kind is Kind.COMPUTE and op in _MEASURED:
+                times.setdefault(op, []).append(span.end_s - span.start_s)
+    return {op: fmean(each) for op, each in times.items()}
 
 
-def _update_medians(steps: Sequence[Mapping[str, StepReport]]) -> dict[str, float]:
-    return {
-        worker: median(step[worker].seconds.get(Kind.OPTIMIZER, 0.0) for step in steps)
-        for worker in steps[0]
-    }
+def _medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: median(step[name] for step in steps) for name in steps[0]}
 
 
 def fit_flash(samples: Sequence[OpSample], machine: Machine) -> Machine:

@@ -58,6 +58,21 @@ AS_KERNELS = OpFit(factor=1.0, fixed_s=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageWork:
+    """What the processor that computes has to do for one end of a message."""
+
+    message_s: float
+    byte_s: float
+
+    def __call__(self, messages: float, nbytes: float) -> float:
+        """Seconds for `messages` of `nbytes` together."""
+        return messages * self.message_s + nbytes * self.byte_s
+
+
+NO_WORK = MessageWork(message_s=0.0, byte_s=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Achieved rates."""
 
@@ -89,6 +104,11 @@ class Calibration:
     """What a worker takes without a model: its process, or context and libraries on a GPU."""
     ops: Mapping[str, OpFit] = field(default_factory=dict)
     """By op, and for the update of a step; others take as long as their kernels."""
+    burst_bytes: float = 0.0
+    """What a network card that was idle carries for nothing, as those whose rate is enforced do."""
+    send_work: MessageWork = NO_WORK
+    receive_work: MessageWork = NO_WORK
+    """None on a GPU, whose transfers are driven by processors that do not compute."""
 
     def op(self, name: str) -> OpFit:
         """How long op `name` takes by its kernels."""

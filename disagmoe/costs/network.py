@@ -10,6 +10,7 @@ follows from how hosts are filled and from `parallel.dedupe`:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from disagmoe.costs.kernels import Machine
 from disagmoe.costs.routing import Loads, loads, popularity
@@ -40,6 +41,9 @@ class Transfer:
     """NVLink of each receiver."""
     parts: Seconds
     """Share of each sender in what every receiver gets; they add up to 1."""
+    source_work: Seconds
+    target_work: Seconds
+    """What it takes from the compute of each sender and of each receiver."""
     latency_s: float
     twins: bool = False
     """Whether each sender has one receiver instead, the one of its rank."""
@@ -103,29 +107,47 @@ def transfer(scenario: Scenario, kind: SlotKind, route: Routes) -> Transfer:
     # inside a colocated group senders and receivers have the same NVLinks, whose directions are
     # independent
     both_ends = 0.0 if scenario.layout.colocated else 1.0
-    network = _network(scenario.attention, scenario, attention, ways.network, of_experts=False)
+    network = _network(
+        scenario.attention, scenario, attention, ways.attention.network, of_experts=False
+    )
     network_of_experts = _network(
-        scenario.experts, scenario, experts, ways.network, of_experts=True
+        scenario.experts, scenario, experts, ways.experts.network, of_experts=True
     )
     latency_s = max(
         machine.calibration.latency_s for machine in (scenario.attention, scenario.experts)
     )
-    if kind in _TO_EXPERTS:
-        near = both_ends * ways.near + ways.passed_on
+    to_experts = kind in _TO_EXPERTS
+    of_attention, of_experts = (
+        _work(machine, nbytes, peers - ways.own, shares.both, sends=sends)
+        for machine, nbytes, peers, shares, sends in (
+            (scenario.attention, attention, len(experts), ways.attention, to_experts),
+            (scenario.experts, experts, len(attention), ways.experts, not to_experts),
+        )
+    )
+    if to_experts:
+        near = [both_ends * share + ways.passed_on for share in ways.experts.near]
         return Transfer(
-            near_source=_nvlink(scenario.attention, attention, ways.near),
+            near_source=_nvlink(scenario.attention, attention, ways.attention.near),
             out=network,
             into=network_of_experts,
             near_target=_nvlink(scenario.experts, experts, near),
             parts=_shares(attention),
+            source_work=of_attention,
+            target_work=of_experts,
             latency_s=latency_s,
         )
     return Transfer(
-        near_source=_nvlink(scenario.experts, experts, ways.near + ways.passed_on),
+        near_source=_nvlink(
+            scenario.experts, experts, [share + ways.passed_on for share in ways.experts.near]
+        ),
         out=network_of_experts,
         into=network,
-        near_target=_nvlink(scenario.attention, attention, both_ends * ways.near),
+        near_target=_nvlink(
+            scenario.attention, attention, [both_ends * share for share in ways.attention.near]
+        ),
         parts=_shares(experts),
+        source_work=of_experts,
+        target_work=of_attention,
         latency_s=latency_s,
     )
 
@@ -134,51 +156,93 @@ def _residual(scenario: Scenario, kind: SlotKind) -> Transfer:
     row = payload_bytes(scenario, kind).row
     nbytes = [count * row for count in scenario.tokens]
     none = (0.0,) * len(nbytes)
-    time = _network(scenario.attention, scenario, nbytes, 1.0, of_experts=False)
+    every = (1.0,) * len(nbytes)
+    time = _network(scenario.attention, scenario, nbytes, every, of_experts=False)
     return Transfer(
         near_source=none,
         out=time,
         into=time,
         near_target=none,
-        parts=(1.0,) * len(nbytes),
+        parts=every,
+        source_work=_work(scenario.attention, nbytes, 1, every, sends=True),
+        target_work=_work(scenario.attention, nbytes, 1, every, sends=False),
         latency_s=scenario.attention.calibration.latency_s,
         twins=True,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Ways:
-    """Shares of a payload's bytes, counted by copies at expert workers, on each way."""
+class _Shares:
+    """Shares of a payload's bytes, counted by copies at expert workers, on the ways of each worker
+    of a side; the rest stays on its worker."""
 
-    network: float
-    near: float
+    network: Seconds
+    near: Seconds
+
+    @property
+    def both(self) -> Seconds:
+        """What leaves each worker, or comes to it."""
+        return tuple(map(float.__add__, self.network, self.near))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    attention: _Shares
+    experts: _Shares
     passed_on: float
     """By NVLink on the host of the expert workers, after or before the network."""
+    own: int
+    """Peers of a worker that are itself."""
 
 
 def _ways(scenario: Scenario, kind: SlotKind, route: Routes) -> _Ways:
-    apart, near = _distances(scenario, kind)
+    layout, per_host = scenario.layout, scenario.hardware.workers_per_node
+    tokens, copies = scenario.tokens, route.copies
+    own = int(layout.colocated and _one_pair(scenario, kind))
+    if own:
+        attention, experts = _around(copies, per_host), _around(tokens, per_host)
+    else:
+        apart, near = _distances(scenario, kind)
+        attention, experts = (
+            _Shares((apart,) * len(side), (near,) * len(side)) for side in (tokens, copies)
+        )
     if scenario.parallel.dedupe != "node":
-        return _Ways(apart, near, 0.0)
-    per_host = min(_expert_workers_per_host(scenario), scenario.layout.expert_workers)
-    reached = route.hosts / sum(route.copies)
-    return _Ways(apart * reached, near, apart * (1 - 1 / per_host))
+        return _Ways(attention, experts, 0.0, own)
+    gateways = min(_expert_workers_per_host(scenario), layout.expert_workers)
+    reached = route.hosts / sum(copies)
+    passed_on = fmean(experts.network) * (1 - 1 / gateways)
+    attention, experts = (
+        _Shares(tuple(reached * share for share in side.network), side.near)
+        for side in (attention, experts)
+    )
+    return _Ways(attention, experts, passed_on, own)
+
+
+def _around(amounts: Sequence[float], per_host: int) -> _Shares:
+    """Where each worker's peers are when they are the workers of its own group, which have
+    `amounts` of all that there is."""
+    whole = sum(amounts)
+    hosts = [sum(amounts[at : at + per_host]) for at in range(0, len(amounts), per_host)]
+    there = [hosts[rank // per_host] for rank in range(len(amounts))]
+    return _Shares(
+        network=tuple(1 - host / whole for host in there),
+        near=tuple((host - own) / whole for host, own in zip(there, amounts, strict=True)),
+    )
 
 
 def _distances(scenario: Scenario, kind: SlotKind) -> tuple[float, float]:
-    """Return the shares of copies whose two workers are on different hosts, and on one host; the
-    rest stays on its worker. Workers are taken to fill their hosts."""
-    layout, per_host = scenario.layout, scenario.hardware.workers_per_node
-    # outputs and their gradients go to and come from the next group, on hosts of its own
-    one_pair = layout.groups == 1 or kind in _OF_DISPATCH
-    if one_pair and layout.colocated:
-        workers = layout.expert_workers
-        neighbours = min(per_host, workers)
-        return (workers - neighbours) / workers, (neighbours - 1) / workers
-    if one_pair and scenario.hardware.mixed_nodes:
+    """Return the shares of copies whose two workers are on different hosts, and on one host, where
+    no worker has both ends. Workers are taken to fill their hosts."""
+    if _one_pair(scenario, kind) and scenario.hardware.mixed_nodes:
         hosts = _mixed_hosts(scenario)
         return (hosts - 1) / hosts, 1 / hosts
     return 1.0, 0.0
+
+
+def _one_pair(scenario: Scenario, kind: SlotKind) -> bool:
+    """Whether both ends of `kind` are of one pair of groups: outputs and their gradients go to and
+    come from the next one, on hosts of its own."""
+    return scenario.layout.groups == 1 or kind in _OF_DISPATCH
 
 
 def _mixed_hosts(scenario: Scenario) -> int:
@@ -206,16 +270,43 @@ def nvlink_bytes_per_s(machine: Machine) -> float:
     return machine.hardware.nvlink_bytes_per_s * machine.calibration.nvlink_share
 
 
+def edge_bytes_per_s(scenario: Scenario, of_experts: Sequence[bool], *, near: bool) -> float:
+    """Achieved rate between two workers while nothing else moves, that of the slower end;
+    `of_experts` says of each end whether experts are there, `near` whether both are on one host."""
+    machines = [scenario.experts if experts else scenario.attention for experts in of_experts]
+    if near:
+        return min(nvlink_bytes_per_s(machine) for machine in machines)
+    return min(
+        network_bytes_per_s(machine, scenario, of_experts=experts)
+        for machine, experts in zip(machines, of_experts, strict=True)
+    )
+
+
 def _network(
-    machine: Machine, scenario: Scenario, nbytes: Sequence[float], share: float, *, of_experts: bool
+    machine: Machine,
+    scenario: Scenario,
+    nbytes: Sequence[float],
+    shares: Sequence[float],
+    *,
+    of_experts: bool,
 ) -> Seconds:
     rate = network_bytes_per_s(machine, scenario, of_experts=of_experts)
-    return tuple(count * share / rate for count in nbytes)
+    return tuple(count * share / rate for count, share in zip(nbytes, shares, strict=True))
 
 
-def _nvlink(machine: Machine, nbytes: Sequence[float], share: float) -> Seconds:
+def _nvlink(machine: Machine, nbytes: Sequence[float], shares: Sequence[float]) -> Seconds:
     rate = nvlink_bytes_per_s(machine)
-    return tuple(count * share / rate for count in nbytes)
+    return tuple(count * share / rate for count, share in zip(nbytes, shares, strict=True))
+
+
+def _work(
+    machine: Machine, nbytes: Sequence[float], peers: int, shares: Sequence[float], *, sends: bool
+) -> Seconds:
+    """What the end of a transfer with `peers` others takes from its workers' compute; `shares` of
+    their bytes pass other workers."""
+    calibration = machine.calibration
+    work = calibration.send_work if sends else calibration.receive_work
+    return tuple(work(peers, count * share) for count, share in zip(nbytes, shares, strict=True))
 
 
 def _shares(nbytes: Sequence[float]) -> Seconds:

@@ -13,7 +13,7 @@ from disagmoe.costs.hardware import Precision, hardware
 from disagmoe.costs.kernels import Machine
 from disagmoe.costs.measured import read_machine
 from disagmoe.errors import ConfigError
-from disagmoe.schedule.layout import Layout, Side
+from disagmoe.schedule.layout import Group, Layout, Side, Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,14 @@ class Scenario:
     def expert_parts(self) -> tuple[int, ...]:
         """Experts of a layer on each expert worker."""
         return tuple(apportion(self.model.experts, self.parallel.expert_weights))
+
+    def paces(self, group: Group) -> tuple[float, ...]:
+        """How many times as long as usual each worker of `group`, which has workers, computes."""
+        asked, size = self.hardware, self.layout.size(group)
+        if not asked.slow_worker:
+            return (1.0,) * size
+        names = (str(Worker(group, rank)) for rank in range(size))
+        return tuple(asked.slow_factor if name == asked.slow_worker else 1.0 for name in names)
 
 
 def scenario_of(config: RunConfig, layout: Layout) -> Scenario:

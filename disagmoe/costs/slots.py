@@ -102,6 +102,12 @@ def expert_activation_bytes(model: ModelConfig, element: int) -> int:
     return (2 * model.hidden + 3 * model.expert_width) * element
 
 
+def fused_norm_bytes(model: ModelConfig, element: int) -> int:
+    """Bytes per row that a fused residual's norm keeps: the row, what every norm keeps, the result,
+    and whether the row is at home."""
+    return model.hidden * (2 * element + _norm_bytes(element)) + 1
+
+
 def expert_saved_bytes(
     model: ModelConfig, element: int, load: Load, *, fused: bool, recomputed: bool = False
 ) -> float:
@@ -112,12 +118,11 @@ def expert_saved_bytes(
     Where activations are `recomputed`, the rows are kept instead."""
     pair: float = _FP32 + 3 * _INDEX
     row: float = _INDEX
-    if not recomputed:
+    if recomputed:
+        row += model.hidden * element + fused
+    else:
         pair += expert_activation_bytes(model, element)
-    elif not fused:
-        row += model.hidden * element
-    if fused:
-        row += model.hidden * (2 * element + _norm_bytes(element)) + 1
+        row += fused * fused_norm_bytes(model, element)
     home = _INDEX + 2 * model.hidden * element + _swiglu_bytes(model.shared_width, element)
     return load.pairs * pair + load.rows * row + load.home * home
 
@@ -162,6 +167,18 @@ class SlotSizes:
         copies = choices if scenario.parallel.dedupe == "none" else 1
         home = tokens if scenario.shared_with_experts else 0
         return Load(tokens * copies, tokens * choices, home)
+
+    @cached_property
+    def peak(self) -> Load:
+        """What a worker is to have room for: a multiple of what usually comes, at most the worst
+        case."""
+        usual, worst = self.load(0), self.worst
+        times = self._scenario.hardware.routing_peak
+        return Load(
+            min(times * usual.rows, worst.rows),
+            min(times * usual.pairs, worst.pairs),
+            min(times * usual.home, worst.home),
+        )
 
     def expert_bytes(self, kind: SlotKind, load: Load) -> float:
         """Bytes of a slot of the expert role under `load`."""

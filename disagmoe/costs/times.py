@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import TypeVar
 
 from disagmoe.costs import ops
+from disagmoe.costs.beside import LayerTimes, stretches, waited_for
 from disagmoe.costs.holdings import holdings
-from disagmoe.costs.kernels import Machine
 from disagmoe.costs.network import (
     Routes,
     Seconds,
@@ -24,20 +24,12 @@ from disagmoe.costs.ops import AttentionWork, ExpertWork
 from disagmoe.costs.scenario import Scenario
 from disagmoe.schedule.costs import Link, OpCosts
 from disagmoe.schedule.ir import EXPERT_OPS, Op, SlotKind
-from disagmoe.schedule.layout import Group, Side, Worker
+from disagmoe.schedule.layout import Side, Worker
 
 UPDATE = "update"
 """What `Calibration.ops` calls the end of a step."""
 _ACTIVATIONS = (SlotKind.ROWS, SlotKind.OUTPUTS, SlotKind.DOUTPUTS, SlotKind.DROWS)
 _RESIDUALS = (SlotKind.RESIDUAL, SlotKind.DRESIDUAL)
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """Ops and transfers of one layer, before anything slows them down."""
-
-    ops: dict[Op, Seconds]
-    transfers: dict[SlotKind, Transfer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +50,7 @@ class StepTimes:
         self.scenario = scenario
         self._layers = _layers(scenario)
         self._edges = _edges(scenario)
-        self._stretch = _stretch(scenario, self._layers)
+        self._stretch = stretches(scenario, self._layers)
 
     def compute_s(self, op: Op, layer: int | None) -> Seconds:
         """Seconds of an op of `layer` of the ring on each worker of the group that does it."""
@@ -72,9 +64,11 @@ class StepTimes:
         else:
             seconds = self._layers[layer].ops[op]
             group = (layout.experts if op in EXPERT_OPS else layout.attention)(layer)
-        stretch = self._stretch[group.side]
-        factors = self._factors(layout.host(group), len(seconds))
-        return tuple(time * stretch * factor for time, factor in zip(seconds, factors, strict=True))
+        paces = self.scenario.paces(layout.host(group))
+        return tuple(
+            time * stretch * pace
+            for time, stretch, pace in zip(seconds, self._stretch[group], paces, strict=True)
+        )
 
     def transfer(self, kind: SlotKind, layer: int) -> Transfer:
         """How `kind` of `layer` travels."""
@@ -118,13 +112,6 @@ class StepTimes:
             first.setdefault((id(one), layer % hosts), layer)
         return {first[key]: count for key, count in keys.items()}
 
-    def _factors(self, host: Group, workers: int) -> Sequence[float]:
-        hardware = self.scenario.hardware
-        if not hardware.slow_worker:
-            return (1.0,) * workers
-        names = (str(Worker(host, rank)) for rank in range(workers))
-        return [hardware.slow_factor if name == hardware.slow_worker else 1.0 for name in names]
-
 
 @dataclass(frozen=True, slots=True)
 class GroupTimes:
@@ -141,21 +128,23 @@ class GroupTimes:
         return self.by_worker.transfer(kind, layer).link
 
 
-def _layers(scenario: Scenario) -> list[_Layer]:
+def _layers(scenario: Scenario) -> list[LayerTimes]:
     """Layers of the ring; those that are alike are one object."""
     model, skewed = scenario.model, scenario.hardware.expert_skew > 0
-    known: dict[tuple[int, int], _Layer] = {}
+    hosts = scenario.layout.groups if scenario.hardware.slow_worker else 1
+    known: dict[tuple[int, int], LayerTimes] = {}
     found = []
     for layer in range(scenario.layout.layers):
         window = model.window_of(model.dense_layers + layer)
-        key = (window, layer if skewed else 0)
+        key = (window, layer if skewed else layer % hosts)
         if key not in known:
-            known[key] = _layer(scenario, window, routes(scenario, layer))
+            one = _layer(scenario, window, routes(scenario, layer))
+            known[key] = waited_for(scenario, layer, one)
         found.append(known[key])
     return found
 
 
-def _layer(scenario: Scenario, window: int, route: Routes) -> _Layer:
+def _layer(scenario: Scenario, window: int, route: Routes) -> LayerTimes:
     model, of_attention, whole = scenario.model, scenario.attention_model, sum(scenario.tokens)
     attention = [
         AttentionWork(
@@ -180,7 +169,7 @@ def _layer(scenario: Scenario, window: int, route: Routes) -> _Layer:
     inputs = _each(experts, lambda work: ops.experts_inputs_s(on_experts, model, work))
     weights = _each(experts, lambda work: ops.experts_weights_s(on_experts, model, work))
     kinds = _ACTIVATIONS + (_RESIDUALS if scenario.layout.direct_residual else ())
-    return _Layer(
+    return LayerTimes(
         ops=_as_run(
             scenario,
             {
@@ -256,41 +245,6 @@ def _edges(scenario: Scenario) -> dict[Op, Seconds]:
         ),
     }
     return _as_run(scenario, kernels)
-
-
-def _stretch(scenario: Scenario, layers: Sequence[_Layer]) -> dict[Side, float]:
-    """How many times as long compute takes on each side because kernels of transfers hold
-    multiprocessors: s of S of them leave compute S / (S - s) as slow, while they run. How much of
-    the time that is follows from how long the busiest way of a side is busy for each second of its
-    compute.
-    """
-    held = scenario.hardware.communication_sms
-    if not held or not scenario.overlaps:
-        return dict.fromkeys((Side.ATTENTION, Side.EXPERT), 1.0)
-    attention = sum(max(each.ops[op]) for each in layers for op in (Op.ATTN_FWD, Op.ATTN_BWD))
-    experts = sum(max(each.ops[op]) for each in layers for op in (Op.EXPERTS_FWD, Op.EXPERTS_BWD))
-    if scenario.layout.colocated:
-        attention = experts = attention + experts
-    busy = _busiest_s(layers)
-    return {
-        Side.ATTENTION: _slowdown(scenario.attention, held, busy / attention),
-        Side.EXPERT: _slowdown(scenario.experts, held, busy / experts),
-    }
-
-
-def _busiest_s(layers: Sequence[_Layer]) -> float:
-    """Seconds that the busier direction of a side's way to the other is busy in all layers: rows
-    and gradients of outputs go one way, outputs and gradients of rows the other."""
-    return max(
-        sum(each.transfers[kind].link.time for each in layers for kind in kinds)
-        for kinds in ((SlotKind.ROWS, SlotKind.DOUTPUTS), (SlotKind.OUTPUTS, SlotKind.DROWS))
-    )
-
-
-def _slowdown(machine: Machine, held: int, share: float) -> float:
-    there = machine.hardware.multiprocessors
-    beside = there / (there - held) * machine.calibration.overlap_slowdown
-    return 1 + (beside - 1) * min(1.0, share)
 
 
 def _end(scenario: Scenario, worker: Worker) -> EndTimes:

@@ -7,6 +7,7 @@ workers as the config gives it, in any number of groups and rings.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from disagmoe.config.cluster import ClusterConfig, SideConfig
 from disagmoe.config.parallel import COLOCATED, ParallelConfig, Recompute, ScheduleName
 from disagmoe.config.phrases import divisors
 from disagmoe.config.rules import problems
@@ -48,6 +49,9 @@ class Division:
     attention_nics: float
     expert_nics: float
     recompute: Recompute = "none"
+    attention_per_node: int = 0
+    """Workers on each host whose others lend their cards; 0 where hosts are full."""
+    expert_per_node: int = 0
 
     def of(self, config: RunConfig, in_flight: int) -> RunConfig:
         """`config` divided like this."""
@@ -76,6 +80,34 @@ class Division:
             update={
                 "parallel": parallel.model_copy(update=update),
                 "hardware": config.hardware.model_copy(update=nics),
+                "cluster": self._cluster(config),
+            }
+        )
+
+    def _cluster(self, config: RunConfig) -> ClusterConfig:
+        """Nodes on which placement gives each worker as many network cards as are planned: GPUs
+        that a run reserves without a worker lend those next to them."""
+        cluster, per_host = config.cluster, config.hardware.workers_per_node
+        one_host = cluster.mode == "local" and config.parallel.workers <= per_host
+        if one_host or cluster.address == "local":
+            return cluster
+
+        def nodes(given: SideConfig, lending: int) -> SideConfig:
+            if lending:
+                update = {"workers_per_node": lending, "gpus_per_node": per_host}
+                return given.model_copy(update=update)
+            if given.workers_per_node or cluster.device == "cpu":
+                return given
+            return given.model_copy(update={"workers_per_node": per_host})
+
+        colocated = self.schedule in COLOCATED
+        return cluster.model_copy(
+            update={
+                "mode": "cluster",
+                "attention": nodes(cluster.attention, self.attention_per_node),
+                "expert": (
+                    SideConfig() if colocated else nodes(cluster.expert, self.expert_per_node)
+                ),
             }
         )
 
@@ -153,6 +185,8 @@ def _splits(config: RunConfig, rings: int, groups: int, workers: int) -> Iterato
                     attention_nics=asked.attention_nics * attention / own[0],
                     expert_nics=asked.expert_nics * (workers - attention) / own[1],
                     recompute=config.parallel.recompute,
+                    attention_per_node=round(per_host / lend_a) if lend_a > 1 else 0,
+                    expert_per_node=round(per_host / lend_f) if lend_f > 1 else 0,
                 )
 
 

@@ -12,7 +12,7 @@ from disagmoe.planner.trial import Trial, trial
 from disagmoe.simulator.simulate import Memory, Result
 from disagmoe.units import format_bytes
 
-SIMULATED = {"af_pipe": 6, "ep_overlap": 3, "ep_1f1b": 2}
+SIMULATED = {"af_pipe": 4, "ep_overlap": 3, "ep_1f1b": 2}
 """Divisions of each layout that are simulated, in the order of their estimates."""
 TRIES = 3
 """How many times as many may be tried where some turn out not to fit."""
@@ -156,7 +156,7 @@ def _nothing_fits(config: RunConfig, refused: Sequence[Attempt]) -> str:
         f"flight, needs {format_bytes(use.total)} on {fullest.worker} of "
         f"{format_bytes(fullest.available)}: {format_bytes(states)} of weights, gradients and "
         f"optimizer, {format_bytes(use.slots)} of activations, {format_bytes(use.headroom)} in "
-        f"case all tokens come to it, and {format_bytes(rest)} more; use more workers (at least "
+        f"case more tokens come to it, and {format_bytes(rest)} more; use more workers (at least "
         f"{math.ceil(workers * use.total / fullest.available)}), shorter sequences, or fewer layers"
     )
 

@@ -62,7 +62,9 @@ class Trial:
         """Run the programs' events; `by_group` even where workers are unequal."""
         count, whole = self.part.micro_batches, self.config.micro_batches
         batch = self.part.train.global_batch_size
-        result = simulate_compiled(self.compiled, self.times, batch, by_group=by_group)
+        result = simulate_compiled(
+            self.compiled, self.times, batch, by_group=by_group, memory=self.memory
+        )
         first = min(result.makespan_s, result.engine.op_end[_last(result)])
         each = (result.makespan_s - first) / max(1, count - 1)
         makespan_s = result.makespan_s + (whole - count) * each

@@ -115,7 +115,7 @@ def roof_s(setting: Setting, split: Split, roofs: Roofs) -> float:
 
 
 def _share(memory: Memory) -> float:
-    return (memory.use.total - memory.use.headroom) / memory.available
+    return memory.use.expected / memory.available
 
 
 def _states(memory: Memory) -> float:

@@ -37,8 +37,7 @@ class Context:
     @property
     def shared_with_experts(self) -> bool:
         """Whether there are shared experts, and on the expert workers."""
-        model, parallel = self.config.model, self.config.parallel
-        return model.shared_width > 0 and parallel.shared_experts == "expert"
+        return shared_with_experts(self.config)
 
     def model_layer(self, layer: int) -> int:
         """Number in the model of a layer of the ring, on which dense layers are not."""
@@ -84,3 +83,8 @@ class Context:
     def expert_ranges(self) -> tuple[range, ...]:
         """Experts of each rank of an expert group."""
         return expert_ranges(self.config.model.experts, self.config.parallel.expert_weights)
+
+
+def shared_with_experts(config: RunConfig) -> bool:
+    """Whether `config` has shared experts, and has them on the expert workers."""
+    return config.model.shared_width > 0 and config.parallel.shared_experts == "expert"

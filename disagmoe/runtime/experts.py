@@ -4,12 +4,13 @@ Letters: D hidden, R rows, P pairs of a row and an expert, H rows at home on thi
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from disagmoe.model import names
 from disagmoe.model.block import swiglu_block
+from disagmoe.model.device import to_host
 from disagmoe.model.dispatch import join_rows
 from disagmoe.model.experts import (
     Kept,
@@ -52,8 +53,8 @@ class Fused:
     """A fused residual: rows arrive un-normalised, and those at home here are added to outputs."""
 
     rows_RD: torch.Tensor
-    n_RD: torch.Tensor
-    """Their norm, with graph."""
+    n_RD: torch.Tensor | None
+    """Their norm, with graph; None while it is to be computed again."""
     home_R: torch.Tensor
 
 
@@ -142,7 +143,7 @@ class ExpertSide:
             # homes are kept for the backward, and the message is written to again
             rows_RD, home_R = rows_RD.clone(), home_R.clone()
         fused = self._fused(layer, rows_RD, home_R)
-        n_RD = rows_RD if fused is None else fused.n_RD.detach()
+        n_RD = rows_RD if fused is None or fused.n_RD is None else fused.n_RD.detach()
         out_RD, kept = experts_apply(self._params(layer), n_RD, row_P, expert_P, gate_P)
         shared = self._shared(layer, n_RD, home_R)
         if shared is not None:
@@ -153,7 +154,10 @@ class ExpertSide:
         outgoing = self._pack_outputs(layer, out_RD, rows, tokens)
         self._slots.put(_slot(SlotKind.OUTPUTS, layer, mb), outgoing)
         if self._training:
-            if self._recomputes:
+            if self._recomputes and fused is not None:
+                kept = without_activations(kept, rows_RD)
+                fused = replace(fused, rows_RD=rows_RD, n_RD=None)
+            elif self._recomputes:
                 kept = without_activations(kept, n_RD)
             saved = Saved(kept, rows, pairs, fused, shared)
             self._slots.put(_slot(SlotKind.SAVED, layer, mb), saved)
@@ -174,7 +178,9 @@ class ExpertSide:
         if not self._context.shared_with_experts:
             return None
         assert home_R is not None, "the wire has homes"
-        row_H = home_R.nonzero().flatten()
+        # to ask how many there are stops the host no longer than nonzero() itself would
+        (homes,) = to_host(home_R.sum(dtype=torch.int64)[None])
+        row_H = torch.nonzero_static(home_R, size=homes).flatten()
         model, number = self._context.config.model, self._context.model_layer(layer)
         params = SwigluParams.read(self._parameters.values, model, number, "shared")
         with torch.set_grad_enabled(self._training):
@@ -230,7 +236,12 @@ class ExpertSide:
         saved = self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
         incoming = self._slots.get(_slot(SlotKind.DOUTPUTS, layer, mb), Incoming)
         dout_RD = _join([incoming.views[peer]["rows_RD"] for peer in self._attention(layer + 1)])
-        params, kept = self._params(layer), saved.kept
+        params, kept, fused = self._params(layer), saved.kept, saved.fused
+        if self._recomputes and fused is not None:
+            fused = self._fused(layer, fused.rows_RD, fused.home_R)
+            assert fused is not None
+            assert fused.n_RD is not None
+            kept = without_activations(kept, fused.n_RD.detach())
         if self._recomputes:
             kept = recomputed(params, kept)
         drows_RD, dgate_P, pending = input_grads(params, kept, dout_RD)
@@ -238,12 +249,11 @@ class ExpertSide:
         if saved.shared is not None:
             drows_RD, dshared = self._shared_grads(layer, saved.shared, drows_RD, dout_RD)
         dnorm_D = None
-        if saved.fused is not None:
+        if fused is not None:
+            assert fused.n_RD is not None
             norm_D = self._parameters.values[self._norm_name(layer)]
-            drows_RD, dnorm_D = torch.autograd.grad(
-                saved.fused.n_RD, [saved.fused.rows_RD, norm_D], drows_RD
-            )
-            drows_RD = _add_home(drows_RD, dout_RD, saved.fused.home_R)
+            drows_RD, dnorm_D = torch.autograd.grad(fused.n_RD, [fused.rows_RD, norm_D], drows_RD)
+            drows_RD = _add_home(drows_RD, dout_RD, fused.home_R)
         self._pack_drows(layer, mb, saved, drows_RD, dgate_P)
         return Later(pending, dnorm_D, dshared)
 

@@ -70,7 +70,7 @@ class Interpreter:
         self._inbox: Receiver = (
             Inbox(*parts, self._hops)
             if launches is None or self._flights is None
-            else LaunchingInbox(*parts, launches, self._flights)
+            else LaunchingInbox(*parts, launches, self._flights, stopwatch)
         )
         self._works: dict[TransferKey, list[Work]] = {}
         self._arrivals: Arrivals = {}

@@ -122,7 +122,7 @@ def memory_table(predicted: MemoryUse | None, measured: Measured) -> str:
         _line("gradient sums", gradients, measured.gradients),
         _line("optimizer", optimizer, measured.optimizer),
         _line("activations, messages, temporaries", rest, measured.rest),
-        _line("all tokens at one worker", headroom, None),
+        _line("more tokens at one worker", headroom, None),
         _line("held by torch, not in use", None, measured.unused),
         _line("device and libraries", system, measured.system),
         _line("total", total, measured.total),

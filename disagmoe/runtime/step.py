@@ -8,6 +8,7 @@ from dataclasses import replace
 from disagmoe.data.batch import Batch, count_valid, join_batches, ring_micro_batches, worker_part
 from disagmoe.data.source import BatchSource
 from disagmoe.errors import DataError
+from disagmoe.model.device import on_device
 from disagmoe.model.losses import StepTotals
 from disagmoe.optim.clip import all_finite, clip_scale, nonfinite_names
 from disagmoe.optim.lr import learning_rate
@@ -288,7 +289,8 @@ class WorkerRuntime:
             raise AssertionError("no evaluation program")
         self.stopwatch.switch(Kind.DATA)
         self._begin(None if self._source is None else _whole(self._source), self._eval.spec)
-        self.interpreter.run(self._eval.program, {})
+        with memory_explained(self.memory_table):
+            self.interpreter.run(self._eval.program, {})
         world = self._sum_world()
         return EvalReport(loss=world.loss, valid_targets=world.valid_targets)
 
@@ -322,8 +324,8 @@ class WorkerRuntime:
             part = worker_part(micro_batch, self._attention_weights, context.worker.rank)
             parts.append(
                 Part(
-                    part.tokens_BS.to(context.device),
-                    part.targets_BS.to(context.device),
+                    on_device(part.tokens_BS, context.device),
+                    on_device(part.targets_BS, context.device),
                     micro_batch.tokens_BS.numel(),
                     part.documents,
                 )

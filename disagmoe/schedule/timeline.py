@@ -119,6 +119,8 @@ class Simulation:
         self._ready: list[list[tuple[tuple[float, ...], int, int]]] = [[] for _ in self._groups]
         # ops, and exposed all-to-alls, that keep a group from starting another op
         self._occupied = [0] * len(self._groups)
+        # groups that may have something to start since they were last looked at
+        self._changed: set[int] = set()
         self._out_free = [0.0] * len(self._groups)
         self._in_free = [0.0] * len(self._groups)
         self._spans: list[tuple[int, float]] = []  # op, start
@@ -172,20 +174,24 @@ class Simulation:
             rank = self._policy(_compute(place, op // self._length))
             self._sequence += 1
             heapq.heappush(self._ready[place.group], (rank, self._sequence, op))
+            self._changed.add(place.group)
 
     def _start(self) -> None:
         """Start an op on every group that is idle."""
-        for group, ready in enumerate(self._ready):
+        for group in sorted(self._changed):
+            ready = self._ready[group]
             if ready and not self._occupied[group]:
                 op = heapq.heappop(ready)[2]
                 self._occupied[group] += 1
                 self._spans.append((op, self._now))
                 self._at(self._now + self._places[op % self._length].time, op)
+        self._changed.clear()
 
     def _finish(self, op: int) -> None:
         mb, at = divmod(op, self._length)
         place = self._places[at]
         self._occupied[place.group] -= 1
+        self._changed.add(place.group)
         for wire in place.wires:
             parcel = _Parcel(wire, mb, self._now, max(self._now, self._out_free[wire.source]))
             self._parcels.append(parcel)
@@ -212,6 +218,7 @@ class Simulation:
     def _arrive(self, parcel: "_Parcel") -> None:
         wire = parcel.wire
         self._occupied[wire.source] -= self._exposes(wire)
+        self._changed.add(wire.source)
         self._satisfy(parcel.mb * self._length + wire.reader)
 
     def _exposes(self, wire: Wire) -> bool:

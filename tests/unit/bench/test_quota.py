@@ -18,6 +18,9 @@ def test_version_1_has_a_quota_and_a_period(tmp_path: Path) -> None:
         group.limit(None)
         assert (folder / "cpu.cfs_quota_us").read_text() == "-1"
         assert group.join == f"echo $$ > {folder}/cgroup.procs"
+        group.add(12)
+        assert (folder / "cgroup.procs").read_text() == "12"
+        (folder / "cgroup.procs").unlink()
 
 
 def test_version_2_has_both_in_one_file(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disagmoe.calibrate.fit import nonnegative, op_fit, saturating
-from disagmoe.costs.calibration import OpFit
+from disagmoe.calibrate.fit import message_work, nonnegative, op_fit, saturating
+from disagmoe.costs.calibration import MessageWork, OpFit
 
 TIMES = st.floats(1e-4, 10)
 
@@ -50,3 +50,16 @@ def test_a_saturating_rate_is_found(share, half):
 def test_a_rate_that_only_grows_has_no_half_size():
     sizes = [1, 2, 4]
     assert saturating(sizes, [1e9, 2e9, 4e9], 1e10) == (0.2, 0.0)
+
+
+@given(st.floats(1e-5, 1e-2), st.floats(1e-10, 1e-7))
+def test_what_messages_take_is_found(message_s, byte_s):
+    made, sizes = MessageWork(message_s=message_s, byte_s=byte_s), (2**16, 2**18, 2**20)
+    found = message_work(sizes, [made(1, size) for size in sizes])
+    assert [found(1, size) for size in sizes] == pytest.approx([made(1, size) for size in sizes])
+
+
+def test_messages_give_nothing_back():
+    found = message_work([1e4, 1e6], [-1e-3, 2e-3])
+    assert found.message_s == pytest.approx(0.0, abs=1e-5)
+    assert 0 <= found.byte_s < 1e-8

@@ -13,8 +13,12 @@ from disagmoe.costs.hardware import CPU
 from disagmoe.costs.kernels import Machine
 from disagmoe.costs.scenario import scenario_of
 from disagmoe.costs.times import StepTimes
+from disagmoe.runtime.clock import Span
+from disagmoe.runtime.trace import WorkerTrace
+from disagmoe.schedule.accounting import Kind
 from disagmoe.schedule.from_config import programs_for
 from disagmoe.schedule.layout import Worker
+from tests.unit.actors.fakes import step_report
 from tests.unit.runtime.tiny import tiny
 
 MACHINE = Machine(hardware=CPU, calibration=CPU_KERNEL, precision="fp32")
@@ -42,6 +46,29 @@ def test_ops_of_a_serial_step_are_timed():
     assert min(*seen.seconds.values(), *seen.update_s.values()) > 0
     assert seen.config.parallel.schedule == "serial"
     assert seen.config.parallel.in_flight == 1
+
+
+def test_a_sample_has_the_median_of_the_means_of_steps():
+    def report(update_s, **spans):
+        traced = tuple(
+            Span(Kind.COMPUTE, f"{op} L0 m0", 1.0, 1.0 + seconds)
+            for op, each in spans.items()
+            for seconds in each
+        )
+        return replace(
+            step_report(0),
+            seconds={Kind.OPTIMIZER: update_s},
+            trace=WorkerTrace(0, (*traced, Span(Kind.IDLE, "", 0.0, 9.0)), ()),
+        )
+
+    steps = [
+        {"A0.0": report(0.1, attn_fwd=[1, 3]), "F0.0": report(0.5, experts_fwd=[4])},
+        {"A0.0": report(0.3, attn_fwd=[9, 9]), "F0.0": report(0.6, experts_fwd=[5])},
+        {"A0.0": report(0.2, attn_fwd=[4, 2]), "F0.0": report(0.7, experts_fwd=[9])},
+    ]
+    seen = OpSample.of(STARTER, steps)
+    assert seen.seconds == {"attn_fwd": pytest.approx(3.0), "experts_fwd": pytest.approx(5.0)}
+    assert seen.update_s == {"A0.0": 0.2, "F0.0": 0.6}
 
 
 def test_what_is_fitted_is_what_was_measured():

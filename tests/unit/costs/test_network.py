@@ -2,7 +2,7 @@
 
 import pytest
 
-from disagmoe.costs.network import routes, transfer
+from disagmoe.costs.network import edge_bytes_per_s, network_bytes_per_s, routes, transfer
 from disagmoe.schedule.costs import Way
 from disagmoe.schedule.ir import SlotKind
 from tests.unit.costs.scenarios import pair
@@ -98,3 +98,33 @@ def test_what_is_sent_is_received(kind):
     assert len(found.parts) == len(found.out)
     senders = [time / sum(found.out) for time in found.out]
     assert found.parts == pytest.approx(senders)
+
+
+def test_an_edge_is_as_fast_as_its_slower_end():
+    what = qwen("hardware.expert_nics=0.5")
+    assert edge_bytes_per_s(what, (False, False), near=False) == pytest.approx(NIC, rel=0.01)
+    assert edge_bytes_per_s(what, (False, True), near=False) == pytest.approx(NIC / 2, rel=0.01)
+    assert edge_bytes_per_s(what, (True, False), near=True) == pytest.approx(NVLINK, rel=0.01)
+
+
+def test_colocated_who_has_more_of_both_sends_and_receives_what_the_other_lacks():
+    """Two hosts, one of which has two of three tokens and experts: 2/9 of all rows go each way."""
+    shares = {"attention_shares": "[2.0, 1.0]", "expert_shares": "[2.0, 1.0]"}
+    what = pair(
+        "mixtral-8x22b",
+        "hardware.workers_per_node=1",
+        "parallel.micro_batch_size=6",
+        schedule="ep_overlap",
+        workers=2,
+        dedupe="none",
+        **shares,
+    )
+    found = transfer(what, SlotKind.OUTPUTS, routes(what, 0))
+    held = [5 / 8, 3 / 8]  # of 8 experts
+    row = 2 * what.model.hidden * 2  # 2 copies of a token
+    rate = network_bytes_per_s(what.attention, what, of_experts=False)
+    tokens = what.tokens
+    assert found.out == pytest.approx(
+        [tokens[1] * row * held[0] / rate, tokens[0] * row * held[1] / rate]
+    )
+    assert found.into == pytest.approx(found.out[::-1])

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from disagmoe.config.cluster import SideConfig
 from disagmoe.config.rules import problems
 from disagmoe.config.run import RunConfig
 from disagmoe.config.tomlwrite import dump_toml
@@ -45,6 +46,49 @@ def test_idle_workers_may_lend_their_cards():
     }
     assert {(8, 8, 1.0, 1.0), (6, 8, 1.333, 1.0), (8, 6, 1.0, 1.333), (8, 4, 1.0, 2.0)} <= lent
     assert (7, 8, 1.143, 1.0) not in lent
+
+
+def test_gpus_that_lend_their_cards_are_reserved():
+    config = few(attention_workers=8, expert_workers=8, micro_batch_size=8)
+    lending = {
+        (d.attention_workers, d.expert_workers): d.of(config, 4)
+        for d in divisions(config)
+        if d.schedule == "af_pipe" and (d.groups, d.rings, d.micro_batch_size) == (1, 1, 4)
+    }
+    run = lending[4, 8]
+    assert run.cluster.mode == "cluster"
+    assert run.cluster.attention == SideConfig(workers_per_node=4, gpus_per_node=8)
+    assert run.cluster.expert == SideConfig(workers_per_node=8)
+    assert (run.hardware.attention_nics, run.hardware.expert_nics) == (2.0, 1.0)
+    assert problems(run) == []
+
+
+def test_a_plan_for_one_host_stays_on_it():
+    assert {d.of(few(), 1).cluster.mode for d in divisions(few())} == {"local"}
+
+
+def test_layers_with_shared_experts_come_in_groups_too():
+    model = MODELS["deepseek-v2-lite"].model_copy(update={"layers": 5})
+    for shared_experts, residual in (("attention", "direct"), ("expert", "fused")):
+        config = few(model=model, shared_experts=shared_experts)
+        runs = [d.of(config, 1) for d in divisions(config) if d.groups == 2]
+        assert {run.parallel.residual for run in runs} == {residual}
+
+
+def test_activations_are_computed_again_where_memory_is_short():
+    config = few("train.sequence_length=32768", batch=16)
+    division = next(d for d in divisions(config) if d.micro_batch_size == 4)
+    found = estimates(config, division)
+    by_kind = {}
+    for one in found:
+        by_kind.setdefault(one.division.recompute, []).append(one)
+    assert max(one.need for one in by_kind["none"]) > 1
+    assert list(by_kind) == ["none", "attention", "experts", "all"]
+    deepest = {kind: max(ones, key=lambda one: one.in_flight) for kind, ones in by_kind.items()}
+    assert deepest["all"].need < 0.5 * deepest["none"].need
+    assert deepest["all"].step_s > deepest["none"].step_s
+    assert deepest["all"].division.summary.endswith(" workers, all recomputed")
+    assert len({one.division for one in estimates(few(batch=16), division)}) == 1
 
 
 def test_the_choice_is_the_best_of_all_that_fit():

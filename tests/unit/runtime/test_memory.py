@@ -40,6 +40,7 @@ def test_the_table_has_predicted_and_measured_bytes() -> None:
         head=2 * GIB,
         headroom=3 * GIB,
         system=2 * GIB,
+        worst_case=9 * GIB,
     )
     measured = Measured(
         weights=2 * GIB,
@@ -56,7 +57,7 @@ def test_the_table_has_predicted_and_measured_bytes() -> None:
         "gradient sums                           4.0 GiB    4.0 GiB",
         "optimizer                              12.0 GiB   12.0 GiB",
         "activations, messages, temporaries      9.0 GiB   22.0 GiB",
-        "all tokens at one worker                3.0 GiB          -",
+        "more tokens at one worker               3.0 GiB          -",
         "held by torch, not in use                     -    5.0 GiB",
         "device and libraries                    2.0 GiB    1.0 GiB",
         "total                                  32.0 GiB   46.0 GiB",
