@@ -173,6 +173,24 @@ def test_a_model_that_does_not_fit_goes_through_layer_by_layer(
         evaluate(imported, data, sequences=7, batch_size=2, memory_bytes=least - 1)
 
 
+def test_the_command_prints_what_was_found(
+    tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imported = str(tmp_path / "imported")
+    import_model(source_of(tmp_path / "source", "mixtral/20"), imported)
+    sets = ["--checkpoint", imported, "--data", data, "--sequences", "4", "--sequence-length", "5"]
+    app(["evaluate", *sets, "--json"], standalone_mode=False)
+    seen = evaluate(imported, data, sequences=4, sequence_length=5)
+    assert json.loads(capsys.readouterr().out) == seen.as_json()
+    app(["evaluate", *sets, "--batch-size", "3"], standalone_mode=False)
+    assert capsys.readouterr().out == (
+        f"{seen.checkpoint} on {data}: loss {seen.loss:.6f}, perplexity {seen.perplexity:.4f}, "
+        "20 targets in 4 sequences\n"
+    )
+    with pytest.raises(ConfigError, match=r"the evaluation may take 1.0 KiB, but"):
+        app(["evaluate", *sets, "--memory-gib", str(2**-20)], standalone_mode=False)
+
+
 def test_too_little_data_is_told(tmp_path: Path, data: str) -> None:
     imported = str(tmp_path / "imported")
     import_model(source_of(tmp_path / "source", "mixtral/20"), imported)
