@@ -35,7 +35,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "name": best.result.bound.name,
             "gap": best.result.gap,
             "roofline_step_s": best.estimate.step_s,
-            "binding": best.estimate.roofs.binding,
+            "binding": _binding(best),
             "roofs_s": asdict(best.estimate.roofs),
         },
         "paper": _paper_json(plan),
@@ -101,16 +101,11 @@ def _choice_json(choice: Choice) -> dict[str, Any]:
 def as_text(plan: Plan) -> str:
     """What a person reads."""
     best = plan.best
-    roofs = best.estimate.roofs
     return "\n".join(
         (
             reason(plan),
             "",
-            "per layer and micro-batch, forward and backward: "
-            f"attention computes {_MS * roofs.attention:.2f} ms, experts "
-            f"{_MS * roofs.experts:.2f} ms; network cards of attention workers are busy for "
-            f"{_MS * roofs.attention_network:.2f} ms, of expert workers for "
-            f"{_MS * roofs.expert_network:.2f} ms",
+            f"per layer and micro-batch, forward and backward: {_roofs(best)}",
             f"searched {plan.divisions} divisions, {plan.estimates} with micro-batches in flight, "
             f"of which {plan.fitting} fit; {len(plan.choices)} simulated:",
             "",
@@ -121,14 +116,38 @@ def as_text(plan: Plan) -> str:
     )
 
 
+def _roofs(choice: Choice) -> str:
+    roofs = choice.estimate.roofs
+    if choice.schedule in COLOCATED:
+        with_transfers = " and waits for its all-to-alls" if choice.schedule == "ep_1f1b" else ""
+        return (
+            f"a worker computes{with_transfers} for {_MS * roofs.attention:.2f} ms; its network "
+            f"cards are busy for {_MS * roofs.attention_network:.2f} ms"
+        )
+    return (
+        f"attention computes {_MS * roofs.attention:.2f} ms, experts {_MS * roofs.experts:.2f} ms; "
+        f"network cards of attention workers are busy for {_MS * roofs.attention_network:.2f} ms, "
+        f"of expert workers for {_MS * roofs.expert_network:.2f} ms"
+    )
+
+
+def _binding(choice: Choice) -> str:
+    """The highest roof; colocated workers have one of compute, and one of the network."""
+    binding = choice.estimate.roofs.binding
+    if choice.schedule not in COLOCATED:
+        return binding
+    if not binding.startswith("compute"):
+        return "the network"
+    return "compute with all-to-alls" if choice.schedule == "ep_1f1b" else "compute"
+
+
 def reason(plan: Plan) -> str:
     """Why the choice was made."""
     best = plan.best
-    roofs = best.estimate.roofs
     text = (
         f"{best.schedule}, {best.estimate.division.summary}, {best.estimate.in_flight} of "
         f"{best.micro_batches} micro-batches in flight: {best.tokens_per_s:,.0f} tokens/s, step "
-        f"{format_seconds(best.step_s)}; the highest roof is {roofs.binding}, and its simulated "
+        f"{format_seconds(best.step_s)}; the highest roof is {_binding(best)}, and its simulated "
         f"time is {100 * (best.result.gap - 1):.1f} % above its bound "
         f"({best.result.bound.name})"
     )
