@@ -12,7 +12,7 @@ from disagmoe.planner.trial import Trial, trial
 from disagmoe.simulator.simulate import Memory, Result
 from disagmoe.units import format_bytes
 
-SIMULATED = {"af_pipe": 4, "ep_overlap": 3, "ep_1f1b": 2}
+SIMULATED = {"af_pipe": 4, "ep_overlap": 2, "ep_1f1b": 2}
 """Divisions of each layout that are simulated, in the order of their estimates."""
 TRIES = 3
 """How many times as many may be tried where some turn out not to fit."""
