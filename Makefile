@@ -41,7 +41,7 @@ $(QUICKSTART_DATA)/manifest.json: | $(VENV)/.installed
 
 # What starts processes or wants the machine to itself runs last, one test at a time; and so does what
 # PYTEST_ARGS chooses.
-APART := ray or gloo or net or prometheus or browser or gpu or slow
+APART := ray or gloo or net or prometheus or browser or gpu
 test: lint
 ifeq ($(strip $(PYTEST_ARGS)),)
 	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile -m "not ($(APART))"

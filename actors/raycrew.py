@@ -13,8 +13,9 @@ from disagmoe.actors.messages import Call, Outcome, Progress, RunPlan, WorkerAss
 from disagmoe.actors.worker import AttentionWorker, ColocatedWorker, ExpertWorker
 from disagmoe.schedule.layout import Side, Worker
 
-_GATHER_S = 0.005
-"""How long replies are collected after the first; workers have calls queued and do not wait."""
+_GATHER_S = 0.02
+"""How long replies of all workers are collected after the first. Meanwhile the cores are theirs:
+they come to the end of a step together, and have calls queued, so that they do not wait."""
 
 
 class RayCrew:
@@ -78,9 +79,8 @@ class RayCrew:
         done, _ = ray.wait(list(self._waiting), num_returns=1, timeout=timeout_s)
         if done:
             # the others are about to answer, and a call to Ray for each of them would cost the most
-            done, _ = ray.wait(
-                list(self._waiting), num_returns=len(self._waiting), timeout=_GATHER_S
-            )
+            expected = min(len(self._waiting), len(self._actors))
+            done, _ = ray.wait(list(self._waiting), num_returns=expected, timeout=_GATHER_S)
         try:
             outcomes = ray.get(done)
         except RayError:

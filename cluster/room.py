@@ -28,8 +28,10 @@ def refuse_without_room(config: RunConfig, target: Target) -> None:
     """
     if config.train.precision == "fp64":  # no costs are known
         return
-    # what a run keeps does not depend on section hardware, which may name machines of elsewhere
-    check_room(config.model_copy(update={"hardware": HardwareConfig()}), room_of(config, target))
+    # what a run keeps does not depend on section hardware, which may name machines of elsewhere;
+    # all that counts of these is what libraries of a GPU take
+    here = HardwareConfig(attention_machine="cpu" if config.cluster.device == "cpu" else "h800")
+    check_room(config.model_copy(update={"hardware": here}), room_of(config, target))
 
 
 def room_of(config: RunConfig, target: Target) -> Room:
@@ -42,7 +44,7 @@ def room_of(config: RunConfig, target: Target) -> Room:
         return Room(by_side=_on_these_gpus(config))
     if cluster.mode == "cluster":
         return Room(by_side={})
-    return Room(by_side={}, together=machine_bytes(), with_system=False)
+    return Room(by_side={}, together=machine_bytes())
 
 
 def machine_bytes(root: Path = _CGROUP) -> float:

@@ -38,6 +38,7 @@ def opened(config: RunConfig, target: Target = OWN) -> tuple[RunConfig, Prepared
     refuse_only_planned(config)
     check_groups(config.model, config.train.optimizer)
     resolved = resolved_on(config, target)
+    refuse_only_planned(resolved)  # now that workers per node are known
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})
     folder = resolved.checkpoint.folder

@@ -26,6 +26,7 @@ def send_to_oneself(nccl: Nccl, streams: Streams) -> dict[str, Any]:
         sent = torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device=streams.device)
         came = torch.zeros_like(sent)
         stream.wait(streams.now())
+        began = ended = stream.record()
         for turns in (1, _TURNS):  # the first one warms up
             began = stream.record()
             for _ in range(turns):

@@ -1,6 +1,6 @@
 """What became of the faults of a drill, and whether that is good. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -8,7 +8,7 @@ from disagmoe.actors.injector import Injection
 
 DETECT_WITHIN_S = 30.0
 
-Files = Mapping[int, Mapping[str, str]]
+Files = Mapping[int, Mapping[str, Sequence[str]]]
 """Checksums of the files of each checkpoint, by steps and name; all of a worker's state is in one:
 weights, masters, moments, and states of random numbers."""
 

@@ -82,6 +82,47 @@ def overlap(
     _conclude(checks(comparisons), figures)
 
 
+@app.command("two-hop")
+def two_hop(
+    quick: Annotated[bool, typer.Option("--quick", help="The slow link alone.")] = False,
+    rounds: Annotated[
+        int | None,
+        typer.Option("--rounds", min=1, help="Steps of each way [default: 5, quick: 3]."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="TOML file of a run; configs/bench/two_hop.toml else."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train with a row per expert worker and with a row per host, over a slow network.
+
+    Hosts are network namespaces with one core each, one with an attention worker and one with two
+    expert workers. Compares bytes on the link with those that routing decisions ask for. Needs root
+    and iproute2. Exits with 1 when the comparison is not valid or rows per host are no faster, and
+    says why.
+    """
+    # torch and Ray take seconds to import, which `disagmoe --help` should not pay
+    from disagmoe.bench.scenarios import configs_folder
+    from disagmoe.bench.two_hop import COMPUTE_BOUND, LINK_BOUND
+    from disagmoe.bench.two_hop import compare as compare_ways
+    from disagmoe.bench.two_hop_verdict import as_json as all_figures
+    from disagmoe.bench.two_hop_verdict import checks, table
+    from disagmoe.cluster.local import temporary_folder
+    from disagmoe.cluster.signals import sigterm_raises
+
+    run = config or configs_folder() / "two_hop.toml"
+    rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
+    multiples = (LINK_BOUND,) if quick else (LINK_BOUND, COMPUTE_BOUND)
+    comparisons = []
+    with sigterm_raises(), stdout_for_results(), temporary_folder() as scratch:
+        for comparison in compare_ways(run, rounds, multiples, Path(scratch), _say):
+            _say("\n".join(table(comparison)))
+            comparisons.append(comparison)
+    figures = all_figures(comparisons, rounds) if as_json else None
+    _conclude(checks(comparisons), figures)
+
+
 @app.command()
 def driver(
     workers: Annotated[int, typer.Option(min=2, help="Stub workers, an even number.")] = 16,

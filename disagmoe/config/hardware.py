@@ -26,7 +26,7 @@ class HardwareConfig(Section):
     ] = "usual"
     """Share of data sheets that is reached: `h800-kernel` from measured kernels and links,
     `h800-paperfit` from the DisagMoE paper (`h800-paperstep`: its figure read as a whole step),
-    `cpu-kernel` for cores. `usual` is the first, the last for `cpu`, what was measured for a file."""
+    `cpu-kernel` for cores. `usual`: the first, the last for `cpu`, or what a file has measured."""
     workers_per_node: int = Field(default=8, ge=1)
     """Workers on one host, which reach each other without the network."""
     mixed_nodes: bool = False

@@ -216,6 +216,31 @@ def _shared_s(machine: Machine, model: ModelConfig, work: ExpertWork) -> float:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayWork:
+    """What a worker does as a gateway for a micro-batch."""
+
+    rows: float
+    """That come from attention workers."""
+    copies: float
+    """That go to the expert workers of its host."""
+
+
+def fan_out_s(machine: Machine, model: ModelConfig, work: GatewayWork) -> float:
+    """Seconds of handing rows out: those of several senders are put together, then gathered."""
+    elements = 2 * (work.rows + work.copies) * model.hidden
+    return moved_s(machine, elements * machine.element_bytes, kernels=8)
+
+
+def gather_add_s(machine: Machine, model: ModelConfig, work: GatewayWork) -> float:
+    """Seconds of adding up what returns: copies are widened to fp32 and added to sums, which are
+    zeroed before and narrowed afterwards."""
+    element = machine.element_bytes
+    copies = work.copies * (element + 4 * _FP32_BYTES)
+    sums = work.rows * (2 * _FP32_BYTES + 2 * element)
+    return moved_s(machine, (copies + sums) * model.hidden, kernels=6)
+
+
 def gradient_sum_s(machine: Machine, count: float) -> float:
     """Seconds of adding the gradients of `count` parameters to their sums in fp32: the gradient is
     written and read, the sum read and written."""

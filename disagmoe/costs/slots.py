@@ -15,11 +15,22 @@ from disagmoe.costs.network import Routes, home_tokens, routes
 from disagmoe.costs.parameters import normalises_qk
 from disagmoe.costs.scenario import Scenario
 from disagmoe.costs.wire import payload_bytes
-from disagmoe.schedule.ir import Slot, SlotKind
+from disagmoe.schedule.ir import ARRIVES_AS, INSIDE_HOSTS, Slot, SlotKind
 from disagmoe.schedule.layout import Side, Worker
 
 _FP32, _INDEX = 4, 8
 _PAYLOADS = frozenset({SlotKind.ROWS, SlotKind.OUTPUTS, SlotKind.DOUTPUTS, SlotKind.DROWS})
+_SENT_AS = {arrived: sent for sent, arrived in ARRIVES_AS.items()}
+_FANNED = frozenset(
+    {
+        SlotKind.FAN_ROWS,
+        SlotKind.PART_OUTPUTS,
+        SlotKind.FAN_DOUTPUTS,
+        SlotKind.PART_DROWS,
+        SlotKind.ROUTES,
+    }
+)
+"""Slots of gateways that hold a row for each expert worker of the host."""
 
 
 def attention_saved_bytes(model: ModelConfig, element: int) -> float:
@@ -142,10 +153,22 @@ class SlotSizes:
         key = (slot.side, slot.kind, slot.layer)
         if key not in self._known:
             if slot.side is Side.EXPERT:
-                self._known[key] = self.expert_bytes(slot.kind, self.load(slot.layer))
+                self._known[key] = self.expert_bytes(slot.kind, self._load_of(slot))
             else:
                 self._known[key] = self._attention_bytes(slot.kind, slot.layer)
         return self._known[key]
+
+    def gateway_load(self, layer: int) -> Load:
+        """What comes to this worker as a gateway in `layer`: an equal part of all that comes."""
+        scenario, workers = self._scenario, self._scenario.layout.expert_workers
+        tokens = sum(scenario.tokens) / workers
+        return Load(tokens * self._route(layer).hosts, tokens * scenario.model.top_k)
+
+    def fanned_load(self, layer: int) -> Load:
+        """What it hands out to the experts of its host, or has back from them."""
+        scenario, workers = self._scenario, self._scenario.layout.expert_workers
+        tokens = sum(scenario.tokens) / workers
+        return Load(tokens * sum(self._route(layer).copies), tokens * scenario.model.top_k)
 
     def load(self, layer: int) -> Load:
         """What comes to this worker's experts of `layer`."""
@@ -156,6 +179,14 @@ class SlotSizes:
             tokens * choices,
             home_tokens(self._scenario, choices),
         )
+
+    def _load_of(self, slot: Slot) -> Load:
+        """What a slot of the expert role is filled with."""
+        if slot.kind in _FANNED:
+            return self.fanned_load(slot.layer)
+        if self._scenario.layout.two_hop and slot.kind in _PAYLOADS:
+            return self.gateway_load(slot.layer)
+        return self.load(slot.layer)
 
     @cached_property
     def worst(self) -> Load:
@@ -184,9 +215,12 @@ class SlotSizes:
         """Bytes of a slot of the expert role under `load`."""
         scenario = self._scenario
         model, element = scenario.model, scenario.experts.element_bytes
-        if kind in _PAYLOADS:
-            size = payload_bytes(scenario, kind)
+        sent = _SENT_AS.get(kind, kind)
+        if sent in _PAYLOADS or sent in INSIDE_HOSTS:
+            size = payload_bytes(scenario, sent)
             return load.rows * size.row + load.pairs * size.choice
+        if kind is SlotKind.ROUTES:  # what went where, and tokens
+            return load.rows * _INDEX + 3 * load.pairs * _INDEX
         if kind is SlotKind.SAVED:
             return expert_saved_bytes(
                 model,
@@ -209,7 +243,7 @@ class SlotSizes:
         if kind in (SlotKind.HIDDEN, SlotKind.DHIDDEN, SlotKind.DRESIDUAL):
             return stream
         route = self._route(layer)
-        rows = tokens * sum(route.copies)
+        rows = tokens * route.sent
         if kind is SlotKind.RESIDUAL:
             return stream + (0 if scenario.layout.groups > 1 else rows * _INDEX)
         if kind in _PAYLOADS:

@@ -20,10 +20,10 @@ from disagmoe.costs.network import (
     routes,
     transfer,
 )
-from disagmoe.costs.ops import AttentionWork, ExpertWork
+from disagmoe.costs.ops import AttentionWork, ExpertWork, GatewayWork
 from disagmoe.costs.scenario import Scenario
 from disagmoe.schedule.costs import Link, OpCosts
-from disagmoe.schedule.ir import EXPERT_OPS, Op, SlotKind
+from disagmoe.schedule.ir import EXPERT_OPS, GATEWAY_OPS, INSIDE_HOSTS, Op, SlotKind
 from disagmoe.schedule.layout import Side, Worker
 
 UPDATE = "update"
@@ -63,7 +63,8 @@ class StepTimes:
                 group = layout.embedding
         else:
             seconds = self._layers[layer].ops[op]
-            group = (layout.experts if op in EXPERT_OPS else layout.attention)(layer)
+            of_experts = op in EXPERT_OPS or op in GATEWAY_OPS
+            group = (layout.experts if of_experts else layout.attention)(layer)
         paces = self.scenario.paces(layout.host(group))
         return tuple(
             time * stretch * pace
@@ -151,7 +152,7 @@ def _layer(scenario: Scenario, window: int, route: Routes) -> LayerTimes:
             tokens=tokens,
             length=scenario.sequence_length,
             window=window,
-            rows=sum(route.copies),
+            rows=route.sent,
             again=scenario.recomputes(Side.ATTENTION),
         )
         for tokens in scenario.tokens
@@ -169,6 +170,7 @@ def _layer(scenario: Scenario, window: int, route: Routes) -> LayerTimes:
     inputs = _each(experts, lambda work: ops.experts_inputs_s(on_experts, model, work))
     weights = _each(experts, lambda work: ops.experts_weights_s(on_experts, model, work))
     kinds = _ACTIVATIONS + (_RESIDUALS if scenario.layout.direct_residual else ())
+    kinds += INSIDE_HOSTS if scenario.layout.two_hop else ()
     return LayerTimes(
         ops=_as_run(
             scenario,
@@ -187,17 +189,33 @@ def _layer(scenario: Scenario, window: int, route: Routes) -> LayerTimes:
                 Op.EXPERTS_DGRAD: inputs,
                 Op.EXPERTS_WGRAD: weights,
                 Op.EXPERTS_BWD: tuple(map(sum, zip(inputs, weights, strict=True))),
+                **(_gateways(scenario, route) if scenario.layout.two_hop else {}),
             },
         ),
         transfers={kind: transfer(scenario, kind, route) for kind in kinds},
     )
 
 
+def _gateways(scenario: Scenario, route: Routes) -> dict[Op, Seconds]:
+    """Gateways have equal parts of what comes to all hosts."""
+    workers, tokens = scenario.layout.expert_workers, sum(scenario.tokens)
+    rows, copies = tokens * route.hosts / workers, tokens * sum(route.copies) / workers
+    work, machine = GatewayWork(rows=rows, copies=copies), scenario.experts
+    fan_out_s = (ops.fan_out_s(machine, scenario.model, work),) * workers
+    gather_add_s = (ops.gather_add_s(machine, scenario.model, work),) * workers
+    return {
+        Op.FAN_OUT: fan_out_s,
+        Op.GATHER_ADD: gather_add_s,
+        Op.FAN_OUT_BWD: fan_out_s,
+        Op.GATHER_ADD_BWD: gather_add_s,
+    }
+
+
 def _as_run(scenario: Scenario, kernels: Mapping[Op, Seconds]) -> dict[Op, Seconds]:
     """What whole ops take of which `kernels` has the kernels' seconds."""
     found = {}
     for op, seconds in kernels.items():
-        machine = scenario.experts if op in EXPERT_OPS else scenario.attention
+        machine = scenario.experts if op in EXPERT_OPS | GATEWAY_OPS else scenario.attention
         found[op] = tuple(map(machine.calibration.op(op.value), seconds))
     return found
 

@@ -38,6 +38,13 @@ def payload_bytes(scenario: Scenario, kind: SlotKind) -> PayloadBytes:
             return PayloadBytes(hidden + token)
         case SlotKind.DROWS:
             return PayloadBytes(hidden, _GATE_BYTES)
+        case SlotKind.FAN_ROWS:  # as rows, without their tokens
+            rows = payload_bytes(scenario, SlotKind.ROWS)
+            return PayloadBytes(rows.row - token, rows.choice)
+        case SlotKind.NEAR_DROWS:
+            return payload_bytes(scenario, SlotKind.DROWS)
+        case SlotKind.NEAR_OUTPUTS | SlotKind.FAN_DOUTPUTS:
+            return PayloadBytes(hidden)
         case SlotKind.DOUTPUTS | SlotKind.RESIDUAL | SlotKind.DRESIDUAL:
             return PayloadBytes(hidden)
         case _:

@@ -15,9 +15,13 @@ case, and n micro-batches, whose head one stage computes besides:
   (README of github.com/deepseek-ai/DualPipe), compute slowed by 20 multiprocessors;
 - `overlapped`: a Megatron of today, with the all-to-alls of one micro-batch behind another's
   compute, and its own fill.
+
+With rows once to each host both hops of an all-to-all go on at once, chunk by chunk, as in DeepEP
+(github.com/deepseek-ai/DeepEP), and the kernels that transfer hand rows out and add them up, so
+that c is the longer hop and nothing else: their best case again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from disagmoe.costs.ops import ExpertWork, experts_forward_s
 from disagmoe.costs.times import StepTimes
@@ -54,15 +58,18 @@ def opponents(times: StepTimes, micro_batches: int) -> dict[str, Opponent]:
     stages = scenario.layout.groups
     chunks = scenario.layout.layers / stages
     costs = times.op_costs()
+    # `times` know what our own schedule hides of an exchange, or finds idle; opponents wait for all
+    wires = StepTimes(replace(scenario, overlaps=True)).op_costs()
+    two_hop = scenario.layout.two_hop
     layer = _Layer(
         a=costs.attn_fwd,
         f=costs.experts_fwd,
         # both all-to-alls stay in the stage, unlike those of our own ring: gradients of rows are as
         # large as outputs, and go where rows have come from
-        c=(costs.rows + costs.drows) / 2,
+        c=max((wires.rows + wires.drows) / 2, two_hop * (wires.fan_rows + wires.near_outputs) / 2),
         a_back=costs.attn_bwd,
         f_back=costs.experts_bwd,
-        c_back=costs.drows,
+        c_back=max(wires.drows, two_hop * (wires.fan_doutputs + wires.near_drows) / 2),
     )
     there = scenario.experts.hardware.multiprocessors
     slow = there / (there - _SMS) * scenario.experts.calibration.overlap_slowdown
@@ -77,7 +84,7 @@ def opponents(times: StepTimes, micro_batches: int) -> dict[str, Opponent]:
     pair = max(compute * slow, network)
     weights = costs.experts_wgrad + (layer.a_back - layer.a)
     backward = layer.a_back + layer.f_back + 2 * layer.c_back
-    p2p = (stages > 1) * costs.residual
+    p2p = (stages > 1) * wires.residual
     work = micro_batches * chunks
 
     def one(name: str, per_layer: float, fill: _Fill, hidden_behind: float) -> Opponent:

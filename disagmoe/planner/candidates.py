@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from disagmoe.config.cluster import ClusterConfig, SideConfig
-from disagmoe.config.parallel import COLOCATED, ParallelConfig, Recompute, ScheduleName
+from disagmoe.config.hosts import workers_per_host
+from disagmoe.config.parallel import (
+    COLOCATED,
+    DedupeName,
+    ParallelConfig,
+    Recompute,
+    ScheduleName,
+)
 from disagmoe.config.phrases import divisors
 from disagmoe.config.rules import problems
 from disagmoe.config.run import RunConfig
@@ -52,6 +59,7 @@ class Division:
     attention_per_node: int = 0
     """Workers on each host whose others lend their cards; 0 where hosts are full."""
     expert_per_node: int = 0
+    dedupe: DedupeName = "rank"
 
     def of(self, config: RunConfig, in_flight: int) -> RunConfig:
         """`config` divided like this."""
@@ -72,6 +80,8 @@ class Division:
             "residual": "local" if self.groups == 1 else "fused" if fused else "direct",
             "recompute": self.recompute,
             "layout": "fixed",
+            "dedupe": self.dedupe,
+            "workers_per_host": parallel.workers_per_host if self.dedupe == "node" else 0,
         }
         nics = {"attention_nics": self.attention_nics, "expert_nics": self.expert_nics}
         if self.schedule in COLOCATED:
@@ -130,8 +140,25 @@ class Division:
 
 
 def divisions(config: RunConfig) -> tuple[Division, ...]:
-    """All divisions of the workers of `config` that break no rule."""
-    return tuple(one for one in _all(config) if not problems(one.of(config, 0)))
+    """All divisions of the workers of `config` that break no rule, each with all ways to send rows
+    that differ there. Rows once for each expert are for comparison: they stay where they are asked
+    for, and are no choice else."""
+    return tuple(
+        replace(one, dedupe=way)
+        for one in _all(config)
+        if not problems(one.of(config, 0))
+        for way in ways(config, one)
+    )
+
+
+def ways(config: RunConfig, division: Division) -> tuple[DedupeName, ...]:
+    """How rows may be sent in `division`: once to each worker, and once to each host where a host
+    has several expert workers of a group."""
+    if config.parallel.dedupe == "none":
+        return ("none",)
+    two_hops = replace(division, dedupe="node").of(config, 0)
+    shared = min(workers_per_host(two_hops), division.expert_workers) > 1
+    return ("rank", "node") if shared and not problems(two_hops) else ("rank",)
 
 
 def _all(config: RunConfig) -> Iterator[Division]:
@@ -193,7 +220,7 @@ def _splits(config: RunConfig, rings: int, groups: int, workers: int) -> Iterato
 def _lending(attention: int, experts: int, per_host: int) -> Iterator[tuple[float, float]]:
     """Cards per worker of both sides: more than one each only where hosts are whole."""
     yield 1.0, 1.0
-    if attention % per_host or experts % per_host:
+    if per_host == 1 or attention % per_host or experts % per_host:
         return
     for lend in LENDING[1:]:
         yield lend, 1.0

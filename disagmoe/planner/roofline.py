@@ -19,7 +19,7 @@ from disagmoe.costs.times import StepTimes
 from disagmoe.planner.candidates import Division
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.from_config import programs_for
-from disagmoe.schedule.ir import Slot, SlotKind
+from disagmoe.schedule.ir import GATEWAY_OPS, INSIDE_HOSTS, Slot, SlotKind
 from disagmoe.schedule.layout import Group, Layout, Side, Worker
 from disagmoe.simulator.simulate import end_of_step_s
 
@@ -38,8 +38,10 @@ class Roofs:
     attention_network: float
     """The busier direction of the cards of an attention worker."""
     expert_network: float
+    inside: float
+    """What expert workers of a host send each other, where rows go in two hops."""
     transfers: float
-    """All four, one after the other."""
+    """All of them, one after the other."""
 
     @property
     def binding(self) -> str:
@@ -59,6 +61,7 @@ class Roofs:
             "compute of experts": self.experts,
             "network of attention workers": self.attention_network,
             "network of expert workers": self.expert_network,
+            "NVLink of expert workers": self.inside,
         }
 
 
@@ -118,7 +121,12 @@ def _estimates(
 
 def _hopeless(division: Division, need: "Need") -> Estimate:
     none = Roofs(
-        attention=0.0, experts=0.0, attention_network=0.0, expert_network=0.0, transfers=0.0
+        attention=0.0,
+        experts=0.0,
+        attention_network=0.0,
+        expert_network=0.0,
+        inside=0.0,
+        transfers=0.0,
     )
     return Estimate(division=division, in_flight=1, roofs=none, step_s=math.inf, need=need.share(1))
 
@@ -145,11 +153,16 @@ def roofs_of(times: StepTimes, costs: OpCosts | None = None) -> Roofs:
     rows, outputs, doutputs, drows = (times.transfer(kind, 0) for kind in kinds)
     attention = costs.attn_fwd + costs.attn_bwd
     experts = costs.experts_fwd + costs.experts_bwd
+    transfers = costs.rows + costs.outputs + costs.doutputs + costs.drows
+    inside = 0.0
+    if scenario.layout.two_hop:
+        experts += sum(getattr(costs, op) for op in GATEWAY_OPS)
+        transfers += sum(getattr(costs, kind) for kind in INSIDE_HOSTS)
+        inside = sum(max(times.transfer(kind, 0).near_source) for kind in INSIDE_HOSTS)
     if scenario.layout.colocated:
         attention = experts = attention + experts
         if not scenario.overlaps:
-            attention = experts = attention + costs.rows + costs.outputs
-            attention = experts = attention + costs.doutputs + costs.drows
+            attention = experts = attention + transfers
     return Roofs(
         attention=attention,
         experts=experts,
@@ -157,7 +170,8 @@ def roofs_of(times: StepTimes, costs: OpCosts | None = None) -> Roofs:
             max(rows.out) + max(doutputs.out), max(outputs.into) + max(drows.into)
         ),
         expert_network=max(max(rows.into) + max(doutputs.into), max(outputs.out) + max(drows.out)),
-        transfers=costs.rows + costs.outputs + costs.doutputs + costs.drows,
+        inside=inside,
+        transfers=transfers,
     )
 
 

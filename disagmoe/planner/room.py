@@ -31,12 +31,6 @@ class Room:
     """Of each worker alone; sides that are missing are not known."""
     together: float | None = None
     """Of all workers together, where they share a machine."""
-    with_system: bool = True
-    """Whether the device's context and libraries are among what needs room."""
-
-    def need(self, use: MemoryUse) -> float:
-        """Bytes that have to be there where routing is balanced."""
-        return use.expected if self.with_system else use.expected - use.system
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +39,21 @@ class Lack:
 
     who: str
     use: MemoryUse
-    need: float
     room: float
 
     @property
     def fullness(self) -> float:
         """Need over room."""
-        return self.need / self.room
+        return self.use.expected / self.room
 
     def __str__(self) -> str:
-        use = self.use
+        use, need = self.use, self.use.expected
         states = use.weights + use.gradients + use.optimizer
         return (
-            f"{self.who} {format_bytes(self.need)} of {format_bytes(self.room)} with balanced "
+            f"{self.who} {format_bytes(need)} of {format_bytes(self.room)} with balanced "
             f"routing: {format_bytes(states)} of weights, gradients and optimizer, "
             f"{format_bytes(use.slots)} of activations and messages, "
-            f"{format_bytes(self.need - states - use.slots)} of temporaries and libraries"
+            f"{format_bytes(need - states - use.slots)} of temporaries and libraries"
         )
 
 
@@ -110,7 +103,7 @@ def _is_hopeless(config: RunConfig, room: Room) -> bool:
     scenario = scenario_of(config, programs_for(config).spec.layout)
     layout = scenario.layout
     needs = {
-        group: room.need(without_slots(scenario, Worker(group, 0))) for group in layout.all_groups
+        group: without_slots(scenario, Worker(group, 0)).expected for group in layout.all_groups
     }
     whole = layout.rings * sum(layout.size(group) * need for group, need in needs.items())
     return (room.together is not None and whole > room.together) or any(
@@ -122,18 +115,17 @@ def _is_hopeless(config: RunConfig, room: Room) -> bool:
 
 def _lack(tried: Trial, room: Room) -> Lack | None:
     """The worker, or all of them, with the largest lack; None where everything fits."""
-    need = room.need
     lacks = [
-        Lack(who=f"{one.worker} needs", use=one.use, need=need(one.use), room=each)
+        Lack(who=f"{one.worker} needs", use=one.use, room=each)
         for one in tried.memory
         for side, each in room.by_side.items()
-        if side in _sides(Worker.parse(one.worker).group) and need(one.use) > each
+        if side in _sides(Worker.parse(one.worker).group) and one.use.expected > each
     ]
     if room.together is not None:
         whole = _whole(tried)
-        if need(whole) > room.together:
+        if whole.expected > room.together:
             who = f"all {tried.config.parallel.workers} workers, which share a machine, need"
-            lacks.append(Lack(who=who, use=whole, need=need(whole), room=room.together))
+            lacks.append(Lack(who=who, use=whole, room=room.together))
     return max(lacks, key=lambda one: one.fullness, default=None)
 
 

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import ConfigError
-from disagmoe.planner.candidates import divisions, two_kinds
+from disagmoe.planner.candidates import Division, divisions, two_kinds
 from disagmoe.planner.roofline import Estimate, estimates
 from disagmoe.planner.trial import Trial, trial
 from disagmoe.simulator.simulate import Memory, Result
@@ -48,6 +48,9 @@ class Plan:
     estimates: int
     fitting: int
     """Estimates that fit into memory."""
+    other_way: Choice | None
+    """The best division with rows sent the other way, once to each worker or to each host; None
+    where there is no other way, or it does not fit."""
     two_kinds: bool
     """Both sides have machines of their own, so that no colocated layout was looked at."""
 
@@ -95,13 +98,33 @@ def search(config: RunConfig) -> Plan:
     if not choices:
         refused = refused or [attempt_at(config, min(every, key=lambda one: one.need))]
         raise ConfigError(_nothing_fits(config, refused))
+    choices.sort(key=lambda choice: choice.step_s)
     return Plan(
-        choices=tuple(sorted(choices, key=lambda choice: choice.step_s)),
+        choices=tuple(choices),
         divisions=len(found),
         estimates=len(every),
         fitting=len(fitting),
+        other_way=_other_way(config, choices, fitting),
         two_kinds=two_kinds(config),
     )
+
+
+def _other_way(
+    config: RunConfig, choices: Sequence[Choice], fitting: Sequence[Estimate]
+) -> Choice | None:
+    """The best of `choices` with rows sent the other way, at the depth that is best for it."""
+    best = choices[0].estimate.division
+    others = [one for one in fitting if _is_other_way(one.division, best)]
+    simulated = [one for one in choices if _is_other_way(one.estimate.division, best)]
+    if simulated or not others:
+        return simulated[0] if simulated else None
+    attempt = attempt_at(config, others[0])
+    return attempt.simulate() if attempt.trial.fits else None
+
+
+def _is_other_way(one: Division, other: Division) -> bool:
+    alike = replace(one, dedupe=other.dedupe, recompute=other.recompute)
+    return one.dedupe != other.dedupe and alike == other
 
 
 def _unlike(ranked: Sequence[Estimate]) -> list[Estimate]:

@@ -23,6 +23,8 @@ _COLOURS = {"attention": "#2f6fb5", "experts": "#d9791e"}
 _OF_CALIBRATION = dict(zip(CALIBRATIONS, ("#2f6fb5", "#8d62b3", "#3f8f5c"), strict=True))
 _OF_SYSTEM = {"split": "#2f6fb5", "tutel": "#b0b7bf", "dualpipe": "#d9791e"}
 _BAND = "#e8eef5"
+_TFLOPS = (20, 50, 100, 200, 400)
+"""Marks of a roofline."""
 _CLAIMS = {
     "5": "share of a step that opponents leave exposed",
     "6a": "shares of a layer's time (hollow: fitted)",
@@ -186,6 +188,7 @@ def _claims(title: str, rows: Sequence[Row]) -> "Figure":
     for calibration in CALIBRATIONS:
         axes.plot([], [], "o", color=_OF_CALIBRATION[calibration], label=calibration)
     axes.set_yticks(range(len(claims)), claims[::-1], fontsize=8)
+    axes.set_xlim(left=0)
     axes.grid(axis="y", visible=False)
     axes.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3)
     return figure
@@ -203,6 +206,8 @@ def _rooflines() -> "Figure":
         axes.set_xlabel("FLOPs per byte", fontsize=9)
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.set_yticks(_TFLOPS, [str(one) for one in _TFLOPS])
+        axes.minorticks_off()
     panels[0].set_ylabel("TFLOP/s of a worker", fontsize=9)
     panels[0].legend(fontsize=8, frameon=False, loc="lower right")
     return figure
@@ -226,7 +231,7 @@ def _roof(axes: "Axes", point: Point) -> None:
         "o",
         color=colour,
         markerfacecolor=colour if after else "white",
-        markersize=8,
+        markersize=7 if after else 13,
         label=f"{point.side} {point.when}",
     )
 

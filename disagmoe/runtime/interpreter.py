@@ -153,6 +153,12 @@ class Interpreter:
         self._hops.clear()
         return hops
 
+    def take_rows(self) -> dict[str, int]:
+        """Return how many rows this worker has sent towards experts since the last call, by hop."""
+        rows = dict(self._ports.rows)
+        self._ports.rows.clear()
+        return rows
+
     def close(self) -> None:
         """End the threads that receive."""
         self._inbox.close()

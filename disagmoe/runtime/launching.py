@@ -19,6 +19,7 @@ from disagmoe.runtime.side import Counts, SideOps
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.wire import HEADER_LENGTH, Incoming, Outgoing
 from disagmoe.schedule.accounting import Kind
+from disagmoe.schedule.gateways import peers
 from disagmoe.schedule.ir import Op, Program, Transfer, TransferKey
 from disagmoe.schedule.layout import Side
 from disagmoe.transport.base import Launches, Work
@@ -114,7 +115,8 @@ class LaunchingInbox:
         """Nothing waits."""
 
     def _announce(self, key: TransferKey, outgoing: Outgoing | None) -> None:
-        members = self._context.layout.members(key.channel.source, self._context.worker.ring)
+        layout, me = self._context.layout, self._context.worker
+        members = peers(layout, key.channel, me, sends=False)
         headers = {str(peer): torch.empty(HEADER_LENGTH, dtype=torch.int64) for peer in members}
         work = self._ports.post_counts(key, outgoing, headers)
         self._announced[key] = _Announced(headers, work)

@@ -2,8 +2,9 @@
 
 Every group of workers does one op at a time; whenever it is idle it starts the ready op that the
 policy ranks first. Its way out and its way in carry one transfer at a time, first come first
-served; a transfer passes both at once, unless the way in is taken: then it is kept in between, as
-in a switch, and holds up nothing that goes elsewhere.
+served, and so do the links inside its hosts, beside them; a transfer passes both at once, unless
+the way in is taken: then it is kept in between, as in a switch, and holds up nothing that goes
+elsewhere.
 """
 
 import heapq
@@ -121,8 +122,9 @@ class Simulation:
         self._occupied = [0] * len(self._groups)
         # groups that may have something to start since they were last looked at
         self._changed: set[int] = set()
-        self._out_free = [0.0] * len(self._groups)
-        self._in_free = [0.0] * len(self._groups)
+        ways = 2 * len(self._groups)  # to the network, and inside hosts
+        self._out_free = [0.0] * ways
+        self._in_free = [0.0] * ways
         self._spans: list[tuple[int, float]] = []  # op, start
         self._parcels: list[_Parcel] = []
         self._now = 0.0
@@ -193,9 +195,9 @@ class Simulation:
         self._occupied[place.group] -= 1
         self._changed.add(place.group)
         for wire in place.wires:
-            parcel = _Parcel(wire, mb, self._now, max(self._now, self._out_free[wire.source]))
+            parcel = _Parcel(wire, mb, self._now, max(self._now, self._out_free[wire.out]))
             self._parcels.append(parcel)
-            self._out_free[wire.source] = parcel.start + wire.time
+            self._out_free[wire.out] = parcel.start + wire.time
             self._occupied[wire.source] += self._exposes(wire)
             self._at(parcel.start, parcel)
         if place.following is not None:
@@ -211,8 +213,8 @@ class Simulation:
 
     def _leave(self, parcel: "_Parcel") -> None:
         wire = parcel.wire
-        parcel.landing = max(self._now, self._in_free[wire.target])
-        self._in_free[wire.target] = parcel.landing + wire.time
+        parcel.landing = max(self._now, self._in_free[wire.into])
+        self._in_free[wire.into] = parcel.landing + wire.time
         self._at(parcel.landing + wire.time, parcel)
 
     def _arrive(self, parcel: "_Parcel") -> None:

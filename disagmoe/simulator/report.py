@@ -6,6 +6,7 @@ from typing import Any
 
 from disagmoe.schedule.accounting import Shares
 from disagmoe.schedule.layout import Side, Worker
+from disagmoe.simulator.hops import near_beside_network
 from disagmoe.simulator.simulate import Memory, Result
 from disagmoe.units import format_bytes, format_seconds
 
@@ -33,10 +34,16 @@ def as_json(result: Result) -> dict[str, Any]:
             "network": dict(result.path.network),
             "sends": result.path.sends,
         },
+        "nvlink": _nvlink_json(result),
         "fits": result.fits,
         "memory": [memory_json(one) for one in result.memory],
         "operations": result.operations,
     }
+
+
+def _nvlink_json(result: Result) -> dict[str, float]:
+    found = near_beside_network(result.engine)
+    return {"busy_s": found.busy_s, "beside_network_share": found.share}
 
 
 def memory_json(one: Memory) -> dict[str, Any]:
@@ -65,6 +72,7 @@ def as_text(result: Result) -> str:
             f"{100 * shares.exposed_communication:.1f} %, bubble {100 * shares.bubble:.1f} %",
             "",
             *_groups(result),
+            *_nvlink(result),
             "",
             *memory_lines(result),
             "",
@@ -83,6 +91,16 @@ def _groups(result: Result) -> list[str]:
             f"{100 * one.bubble:4.1f} %"
         )
     return lines
+
+
+def _nvlink(result: Result) -> list[str]:
+    found = near_beside_network(result.engine)
+    if not found.busy_s:
+        return []
+    return [
+        f"NVLink is busy for {format_seconds(found.busy_s)} of all workers' time, "
+        f"{100 * found.share:.0f} % of it while network cards of the same worker are"
+    ]
 
 
 def memory_lines(result: Result) -> list[str]:

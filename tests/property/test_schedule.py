@@ -64,6 +64,7 @@ def specs(draw: st.DrawFn) -> ProgramSpec:
         fused_residual=fused,
         colocated=colocated,
         rings=draw(st.integers(1, 3)),
+        workers_per_host=draw(st.sampled_from((0, 0, 1, 2))),
     )
     return ProgramSpec(
         layout=layout,

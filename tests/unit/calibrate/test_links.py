@@ -3,7 +3,9 @@
 import os
 
 import pytest
+import torch
 
+from disagmoe.calibrate.devices import measure_devices
 from disagmoe.calibrate.links import LinkRate, measure_link, measure_messages
 from disagmoe.calibrate.pair import End
 from disagmoe.errors import TransportError
@@ -25,6 +27,13 @@ def test_loopback_has_a_rate_and_a_latency():
     end = End(address="127.0.0.1")
     found = measure_link(end, end, large_bytes=MIB, small_turns=5)
     assert 0 < found.latency_s < MIB / found.bytes_per_s < 5
+
+
+def test_copies_between_devices_have_a_rate_and_a_latency():
+    cpu = torch.device("cpu")
+    found = measure_devices(cpu, cpu, large_bytes=MIB)
+    assert 0 < found.latency_s < 1
+    assert 0 < MIB / found.bytes_per_s < 1
 
 
 @pytest.mark.gloo

@@ -25,8 +25,7 @@ def test_a_container_has_what_its_group_may_use(tmp_path):
 def test_workers_without_a_gpu_share_this_machine():
     config = resolve(override(STARTER, ["cluster.device=cpu"]), cuda=False)
     room = room_of(config, OWN)
-    assert (room.by_side, room.with_system) == ({}, False)
-    assert room.together == machine_bytes()
+    assert (room.by_side, room.together) == ({}, machine_bytes())
     refuse_without_room(config, OWN)
 
 

@@ -72,7 +72,7 @@ def test_what_never_fits_is_told_so():
 def test_workers_of_one_machine_share_it():
     config = few()
     uses = [one.use for one in trial(config).memory]
-    whole = 2 * sum(use.expected - use.system for use in uses)
-    check_room(config, Room(by_side={}, together=1.001 * whole, with_system=False))
-    text = refusal(config, Room(by_side={}, together=0.999 * whole, with_system=False))
+    whole = 2 * sum(use.expected for use in uses)
+    check_room(config, Room(by_side={}, together=1.001 * whole))
+    text = refusal(config, Room(by_side={}, together=0.999 * whole))
     assert "where all 4 workers, which share a machine, need " in text

@@ -11,7 +11,7 @@ from disagmoe.config.tomlwrite import dump_toml
 from disagmoe.errors import ConfigError
 from disagmoe.planner.auto import divided
 from disagmoe.planner.candidates import divisions
-from disagmoe.planner.explain import as_json, as_text
+from disagmoe.planner.explain import as_json, as_text, reason
 from disagmoe.planner.roofline import estimates
 from disagmoe.planner.search import attempt_at, search
 from disagmoe.schedule.from_config import programs_for
@@ -32,7 +32,8 @@ def test_divisions_are_all_there_are():
     found = divisions(few())
     split = {(d.rings, d.groups, d.attention_workers) for d in found if d.schedule == "af_pipe"}
     assert split == {(1, 1, 1), (1, 1, 2), (1, 1, 3), (1, 2, 1), (2, 1, 1)}
-    assert len([d for d in found if d.schedule == "af_pipe"]) == 5 * 3
+    # rows to hosts differ where a group has several expert workers: (1, 1, 1) and (1, 1, 2)
+    assert len([d for d in found if d.schedule == "af_pipe"]) == (5 + 2) * 3
     colocated = {(d.rings, d.groups, d.expert_workers) for d in found if d.schedule == "ep_1f1b"}
     assert colocated == {(1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1)}
 
@@ -167,3 +168,43 @@ def test_layout_auto_is_divided_and_fixed_is_left():
     chosen = divided(auto)
     assert chosen.parallel.layout == "fixed"
     assert chosen == search(config).best.config
+
+
+def test_rows_go_to_hosts_where_the_network_binds_and_the_reason_says_so():
+    """One layer of experts, on machines of their own: neither several groups of a worker each nor
+    colocated workers of one host get around the network."""
+    plan = search(
+        few(
+            "hardware.nic_speed=0.1",
+            "hardware.expert_machine=h20",
+            model=FEW.model_copy(update={"layers": 1}),
+            batch=16,
+            attention_workers=4,
+            expert_workers=4,
+        )
+    )
+    assert plan.other_way is not None
+    best, other = plan.best, plan.other_way
+    assert (best.config.parallel.dedupe, other.config.parallel.dedupe) == ("node", "rank")
+    assert best.step_s < other.step_s
+    assert f"and the step take {other.step_s / best.step_s:.2f} times as long" in reason(plan)
+    assert "Rows go once to each host, 1.00 of a token in a layer; to each worker" in reason(plan)
+    found = as_json(plan)
+    assert found["choice"]["dedupe"] == "node"
+    assert found["choice"]["rows_per_token"]["inter"] == 1
+    assert found["other_way"]["rows_per_token"]["inter"] > 1
+
+
+def test_one_worker_on_each_host_leaves_one_way():
+    plan = search(few("hardware.workers_per_node=1", batch=16))
+    assert plan.other_way is None
+    assert "which is the same as to each host" in reason(plan)
+    assert {choice.config.parallel.dedupe for choice in plan.choices} == {"rank"}
+
+
+def test_a_row_per_expert_is_kept_where_it_is_asked_for():
+    plan = search(few(batch=16, dedupe="none"))
+    assert {choice.config.parallel.dedupe for choice in plan.choices} == {"none"}
+    assert "Rows go once to each expert, 8.00 of a token in a layer, as is asked for" in reason(
+        plan
+    )

@@ -83,6 +83,26 @@ def test_what_a_plan_says_of_parameters_is_what_a_worker_holds(precision: str, w
     assert measured.peak > 10**7
 
 
+def test_a_device_is_asked_for_what_its_allocator_and_others_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = {"max_memory_allocated": 50, "memory_reserved": 60, "max_memory_reserved": 70}
+    for name, nbytes in told.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, nbytes=nbytes: nbytes * GIB)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (15 * GIB, 79 * GIB))
+    config = tiny.tiny()
+    with tiny.threads(config, [tiny.batch_of(config)]) as run:
+        runtime = next(iter(run.workers.values()))
+        measured = measure(runtime.parameters, runtime.update, torch.device("cuda"))
+    assert (measured.peak, measured.unused, measured.system, measured.capacity) == (
+        50 * GIB,
+        20 * GIB,
+        4 * GIB,
+        79 * GIB,
+    )
+    assert measured.total == 74 * GIB
+
+
 def test_nothing_is_predicted_for_a_precision_without_rates() -> None:
     context = tiny.context_of(tiny.tiny(train__precision="fp64"), "A0.0")
     assert predict(context, program_of(context)) is None
