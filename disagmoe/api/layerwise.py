@@ -58,7 +58,7 @@ def passes(
         raise ConfigError(
             f"the evaluation may take {format_bytes(memory_bytes)}, but embedding, LM head, one "
             f"layer and one batch of hidden states take {format_bytes(least)}; use --precision "
-            "bf16, a smaller --batch-size, or a machine with more memory"
+            "bf16, a smaller --batch-size, or more memory (--memory-gib)"
         )
     batches = (memory_bytes - ends - max(layers)) // (batch_size * sequence)
     return Passes(
