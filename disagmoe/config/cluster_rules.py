@@ -136,8 +136,11 @@ def _sides(config: "RunConfig") -> tuple[tuple[str, SideConfig], ...]:
 
 
 def _given(side: SideConfig) -> bool:
-    """Whether anything in `side` is not its default, which means nothing."""
-    return side != SideConfig()
+    """Whether anything in `side` is not its default, which means nothing.
+
+    Not by comparison as a whole: it may stand for a section that is wrong elsewhere.
+    """
+    return bool(side.workers_per_node or side.gpus_per_node or side.accelerator or side.label)
 
 
 CLUSTER_RULES: tuple[Callable[["RunConfig"], Iterator[str]], ...] = (

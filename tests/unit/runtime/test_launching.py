@@ -21,7 +21,7 @@ CHANNEL = Channel.parse("A0>F0.act")
 
 
 class Network:
-    """Stands for Ports, Launches and the side: counts come after 2 s, payloads at once."""
+    """Stands for Ports, Launches and the side: a wait takes 2 s."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -76,7 +76,7 @@ def test_what_is_waited_for_counts_is_time_on_the_network_since_they_were_sent()
     assert arrivals[payload.key].result().buffers == {}
     stopwatch.settle({payload.key: 5.5})
     assert stopwatch.take() == dict.fromkeys(Kind, 0.0) | {
-        Kind.COMPUTE: 5.0,
+        Kind.COMPUTE: 5.0 + 2.0,  # the payload comes 2 s after it is asked for, too
         Kind.IDLE: 0.5,
         Kind.RECV_WAIT: 1.5,
     }

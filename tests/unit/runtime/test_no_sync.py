@@ -121,7 +121,7 @@ def test_no_op_of_other_families_stops_the_host(
 
 HOST_MEMORY = {"check_counts", "hear", "decode", "count_valid"}
 """Functions that read tensors which are in host memory on every device."""
-ENDS = {"all_finite": 2, "squared_norm": 1, "sums": 3, "encode": 1}
+ENDS = {"all_finite": 2, "squared_norm": 1, "sums": 3, "encode": 1, "_hops": 1}
 """How often a worker with one segment of parameters reads the device at the end of a step."""
 
 
