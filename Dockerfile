@@ -1,5 +1,6 @@
 # An image for all nodes of a cluster:
 #   docker build --tag registry.example.org/disagmoe .
+#   docker build --build-arg GPU_EXTRA=gpu13 ...    # transport nccl; `gpu` for CUDA 12
 #   docker build --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu ...   # without CUDA
 #
 # Ray wants the same Python, Ray and DisagMoE on every node, so all of them use one image. Give
@@ -24,6 +25,12 @@ RUN grep -v '^torch==' requirements.lock > /tmp/others.txt \
 
 COPY . .
 RUN pip install --no-cache-dir --no-deps --no-build-isolation . && disagmoe --version
+
+# cupy and NCCL; on CUDA 12 this replaces torch by a build for it, as `make install-gpu` does
+ARG GPU_EXTRA=""
+RUN if [ -n "$GPU_EXTRA" ]; then \
+      pip install --no-cache-dir --no-build-isolation ".[$GPU_EXTRA]" && disagmoe --version; \
+    fi
 
 # a Ray that stops passes SIGTERM on; see terminationGracePeriodSeconds in configs/ray/rayjob.yaml
 STOPSIGNAL SIGTERM

@@ -5,6 +5,7 @@
 # make lock            pin what .venv holds
 # make install-gpu     the extra gpu (GPU_EXTRA=gpu13 for CUDA 13), and what `doctor --gpu` says of it
 # make test-gpu        NCCL on the GPUs of this machine, without Ray; prints one JSON object
+# make test-cupy       tests of cupy's NCCL, in a folder of their own; needs no GPU
 #
 # PYTHON is the interpreter that .venv is made from. A torch that .venv already holds is kept if it
 # fits, so a CPU or CUDA build of your choice goes in first (see README.md).
@@ -23,7 +24,7 @@ QUICKSTART_DATA := runs/quickstart-data
 STDLIB := import sysconfig; print(sysconfig.get_path('stdlib'))
 
 .DELETE_ON_ERROR:
-.PHONY: quickstart test lint lock install install-dev install-gpu test-gpu grafana-smoke
+.PHONY: quickstart test lint lock install install-dev install-gpu test-gpu test-cupy grafana-smoke
 
 quickstart: install $(QUICKSTART_DATA)/manifest.json
 	$(BIN)/disagmoe train --config configs/quickstart.toml --run-dir $(RUN_DIR)
@@ -38,8 +39,16 @@ $(QUICKSTART_DATA)/manifest.json: | $(VENV)/.installed
 	  --on-bad-record skip --input "$$stdlib/**/*.py" --exclude "$$stdlib/test/*" \
 	  "$$stdlib/*/test/*" "$$stdlib/*/tests/*" "$$stdlib/site-packages/*" "$$stdlib/dist-packages/*"
 
+# What starts processes or wants the machine to itself runs last, one test at a time; and so does what
+# PYTEST_ARGS chooses.
+APART := ray or gloo or net or prometheus or browser or gpu
 test: lint
+ifeq ($(strip $(PYTEST_ARGS)),)
+	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile -m "not ($(APART))"
+	$(BIN)/python -m pytest -m "$(APART)"
+else
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+endif
 
 lint: install-dev
 	$(BIN)/ruff check .
@@ -65,6 +74,15 @@ install-gpu: install
 
 test-gpu:
 	@$(BIN)/python scripts/test_gpu.py
+
+# Half a gigabyte beside what every machine needs, hence apart from .venv.
+CUPY_TESTS := tests/unit/transport/test_nccl_library.py tests/ray/test_nccl_id.py
+.venv-cupy/.installed: tests/nccl/requirements.txt | $(BIN)/python
+	rm -rf .venv-cupy
+	$(PIP_INSTALL) --target .venv-cupy --requirement $<
+	@touch $@
+test-cupy: install-dev .venv-cupy/.installed
+	DISAGMOE_TESTS_REQUIRE=cupy PYTHONPATH=.venv-cupy $(BIN)/python -m pytest $(CUPY_TESTS)
 
 lock: install-dev
 	$(BIN)/python scripts/lock.py

@@ -6,6 +6,7 @@ from typing import Literal
 
 from disagmoe.actors.messages import Started, WorkerFailure
 from disagmoe.config.run import RunConfig
+from disagmoe.runtime.report import HopCounts
 from disagmoe.runtime.trace import WorkerTrace
 from disagmoe.schedule.accounting import Shares
 
@@ -85,6 +86,9 @@ class StepResult:
     message."""
     channel_messages: dict[str, int]
     """In how many messages."""
+    hops: dict[str, HopCounts]
+    """What all workers sent between attention and experts, by hop: `inter`, across the network; and
+    `intra`, inside hosts, where rows go in two hops."""
     expert_load: tuple[float, ...]
     """Per layer: choices that fell on the busiest expert, over the mean."""
     expert_variation: tuple[float, ...]

@@ -2,7 +2,8 @@
 
 A worker that is started with DISAGMOE_DRILL in its environment reads its part of the plan in the
 folder that this names. Each fault happens once, however often its step is done again; a file says
-when. Nothing here is used by a run that nobody drills.
+when. Of those that end an epoch a process meets the first that has not happened when it starts and
+no other, so that no two of them are mixed up. Nothing here is used by a run that nobody drills.
 """
 
 import json
@@ -10,8 +11,7 @@ import os
 import resource
 import shutil
 import signal
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -37,11 +37,16 @@ class Injection:
     phase: Phase
     worker: str
     step: int
-    """Steps that are done before it."""
+    """Steps that are done before it; more where it was too early for it, see `armed`."""
     skip: int = 0
     """Instructions of the phase that are done before it in that step."""
     again: bool = False
     """Whether it comes back each time that its step is done."""
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether workers are started again because of it."""
+        return self.kind != "nan"
 
 
 def write_plan(folder: Path, plan: Sequence[Injection]) -> None:
@@ -62,21 +67,33 @@ def read_plan(folder: Path) -> list[Injection]:
 def fired_at(folder: Path, number: int) -> float | None:
     """When a fault happened, in seconds since the epoch of the system clock; None if not yet."""
     try:
-        return float((folder / f"fired-{number}").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        return (folder / f"fired-{number}").stat().st_mtime
+    except FileNotFoundError:
         return None
 
 
 def note_fired(folder: Path, number: int) -> bool:
-    """Say that a fault happens now; False if it has happened before."""
+    """Say that a fault happens now; False if it has happened before.
+
+    Nothing is written but a name: a worker whose disk is full can do that too.
+    """
     try:
-        with (folder / f"fired-{number}").open("x", encoding="utf-8") as file:
-            file.write(repr(time.time()))
-            file.flush()
-            os.fsync(file.fileno())
+        (folder / f"fired-{number}").touch(exist_ok=False)
     except FileExistsError:
         return False
     return True
+
+
+def armed(folder: Path, plan: Iterable[Injection]) -> list[Injection]:
+    """Return what of `plan` may happen in a process that starts now: what ends no epoch or comes
+    back, and the first of the others that has not happened."""
+    return [one for one in plan if one.again or not one.ends_epoch] + next_to_happen(folder, plan)
+
+
+def next_to_happen(folder: Path, plan: Iterable[Injection]) -> list[Injection]:
+    """Return the first of `plan` that ends an epoch and has not happened; [] where all have."""
+    once = (one for one in plan if one.ends_epoch and not one.again)
+    return [one for one in once if fired_at(folder, one.number) is None][:1]
 
 
 def phase_of(instruction: Instruction) -> Phase | None:
@@ -97,7 +114,8 @@ def install(runtime: WorkerRuntime, worker: str, environ: Mapping[str, str]) -> 
     folder = environ.get(DRILL_VARIABLE)
     if not folder:
         return
-    own = [one for one in read_plan(Path(folder)) if one.worker == worker and one.kind != "driver"]
+    due = armed(Path(folder), read_plan(Path(folder)))
+    own = [one for one in due if one.worker == worker and one.kind != "driver"]
     if own:
         injector = Injector(Path(folder), own, runtime)
         runtime.interpreter.probe = injector.at_instruction
@@ -110,7 +128,7 @@ class Injector:
 
     def __init__(self, folder: Path, plan: Sequence[Injection], runtime: WorkerRuntime) -> None:
         self._folder = folder
-        self._plan = {(one.step, one.phase): one for one in plan}
+        self._plan = plan
         self._runtime = runtime
         self._seen = 0
         self._step = -1
@@ -123,7 +141,7 @@ class Injector:
         phase = phase_of(instruction)
         if phase is None:
             return
-        fault = self._plan.get((step, phase))
+        fault = self._due(step, phase)
         if fault is None:
             return
         if self._seen < fault.skip:
@@ -133,9 +151,16 @@ class Injector:
 
     def at_save(self, done: int) -> None:
         """Called by the thread that writes the state after `done` steps, before it does."""
-        fault = self._plan.get((done - 1, "saving"))
+        fault = self._due(done - 1, "saving")
         if fault is not None:
             self._fire(fault)
+
+    def _due(self, step: int, phase: Phase) -> Injection | None:
+        for fault in self._plan:
+            late = step > fault.step and fault.ends_epoch and not fault.again
+            if fault.phase == phase and (step == fault.step or late):
+                return fault
+        return None
 
     def _fire(self, fault: Injection) -> None:
         if not note_fired(self._folder, fault.number) and not fault.again:

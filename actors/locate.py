@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import ray
@@ -18,10 +19,17 @@ from disagmoe.schedule.layout import Side, Worker
 
 
 def locate(assignment: WorkerAssignment, root: Path = Path("/")) -> Located:
-    """Return what the worker of `assignment` finds in this process."""
-    config, context = assignment.config, ray.get_runtime_context()
+    """Return what the worker of `assignment` finds in this process, the run's files too."""
+    missing = _missing(assignment.worker, assignment.config)
+    files = assignment.markers.meet(assignment.worker) or missing
+    return replace(devices_here(assignment, root), files=files)
+
+
+def devices_here(assignment: WorkerAssignment, root: Path = Path("/")) -> Located:
+    """Return the same without looking for files."""
+    context = ray.get_runtime_context()
     node_gpus = read_gpus(root)
-    cuda = config.cluster.device == "cuda"
+    cuda = assignment.config.cluster.device == "cuda"
     return Located(
         worker=assignment.worker,
         node=context.get_node_id(),
@@ -33,7 +41,6 @@ def locate(assignment: WorkerAssignment, root: Path = Path("/")) -> Located:
         nics=read_nics(root),
         environment=_set_here(os.environ),
         versions=versions(),
-        files=assignment.markers.meet(assignment.worker) or _missing(assignment.worker, config),
     )
 
 

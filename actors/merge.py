@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from disagmoe.actors.events import EvalResult, StepResult
 from disagmoe.metrics import load
-from disagmoe.runtime.report import EvalReport, StepReport
+from disagmoe.runtime.report import EvalReport, HopCounts, StepReport
 from disagmoe.schedule.accounting import Kind, Shares, add_up
 from disagmoe.schedule.layout import Worker
 from disagmoe.transport.counted import Traffic
@@ -40,6 +40,7 @@ def merge_step(reports: Mapping[str, StepReport], elapsed_s: float) -> StepResul
         seconds=seconds,
         channel_bytes={name: traffic.nbytes for name, traffic in sent.items()},
         channel_messages={name: traffic.messages for name, traffic in sent.items()},
+        hops=add_hops(report.hops for report in reports.values()),
         expert_load=tuple(map(load.max_over_mean, first.choices_LE)),
         expert_variation=tuple(map(load.variation, first.choices_LE)),
         dead_experts=tuple(map(load.dead, first.choices_LE)),
@@ -84,4 +85,13 @@ def add_traffic(parts: Iterable[Mapping[str, Traffic]]) -> dict[str, Traffic]:
         for name, one in part.items():
             before = total.get(name, Traffic(0, 0))
             total[name] = Traffic(before.messages + one.messages, before.nbytes + one.nbytes)
+    return total
+
+
+def add_hops(parts: Iterable[Mapping[str, HopCounts]]) -> dict[str, HopCounts]:
+    """Return what all workers counted together, by hop."""
+    total: dict[str, HopCounts] = {}
+    for part in parts:
+        for hop, one in part.items():
+            total[hop] = total[hop] + one if hop in total else one
     return total

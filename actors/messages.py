@@ -168,7 +168,7 @@ class Located:
     """What NCCL and gloo are told on this node, by whoever has set it up."""
     versions: Mapping[str, str]
     """Of Python and the libraries that decide results."""
-    files: str
+    files: str = ""
     """What is wrong with the files that it needs; empty for nothing."""
 
 

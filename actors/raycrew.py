@@ -1,7 +1,7 @@
 """The workers of a run as Ray actors."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -13,8 +13,9 @@ from disagmoe.actors.messages import Call, Outcome, Progress, RunPlan, WorkerAss
 from disagmoe.actors.worker import AttentionWorker, ColocatedWorker, ExpertWorker
 from disagmoe.schedule.layout import Side, Worker
 
-_GATHER_S = 0.005
-"""How long replies are collected after the first; workers have calls queued and do not wait."""
+_GATHER_S = 0.02
+"""How long replies of all workers are collected after the first. Meanwhile the cores are theirs:
+they come to the end of a step together, and have calls queued, so that they do not wait."""
 
 
 class RayCrew:
@@ -29,17 +30,7 @@ class RayCrew:
         """Create one actor per assignment, where `plan` says, with its share of CPUs and GPU;
         `actor_class` gives another class than that of its side, by name."""
         self._assignments = {item.worker: item for item in assignments}
-        self._actors = {
-            name: (actor_class or _actor_class)(name)
-            .options(
-                name=f"{plan.ray_name}/e{plan.epoch}/{name}",
-                num_cpus=plan.cpus_per_worker,
-                num_gpus=plan.gpus_per_worker,
-                scheduling_strategy=plan.places[name].strategy,
-            )
-            .remote()
-            for name in self._assignments
-        }
+        self._actors = spawn(self._assignments, plan, actor_class or _actor_class)
         self._waiting: dict[Any, tuple[Call, str]] = {}
 
     @property
@@ -88,9 +79,8 @@ class RayCrew:
         done, _ = ray.wait(list(self._waiting), num_returns=1, timeout=timeout_s)
         if done:
             # the others are about to answer, and a call to Ray for each of them would cost the most
-            done, _ = ray.wait(
-                list(self._waiting), num_returns=len(self._waiting), timeout=_GATHER_S
-            )
+            expected = min(len(self._waiting), len(self._actors))
+            done, _ = ray.wait(list(self._waiting), num_returns=expected, timeout=_GATHER_S)
         try:
             outcomes = ray.get(done)
         except RayError:
@@ -143,6 +133,24 @@ class RayCrew:
         """See Crew."""
         for actor in self._actors.values():
             ray.kill(actor, no_restart=True)
+
+
+def spawn(
+    workers: Iterable[str], plan: RunPlan, actor_class: Callable[[str], Any]
+) -> dict[str, Any]:
+    """Create one actor per worker, of the class that `actor_class` gives by name, where `plan`
+    says, with its share of CPUs and GPU."""
+    return {
+        name: actor_class(name)
+        .options(
+            name=f"{plan.ray_name}/e{plan.epoch}/{name}",
+            num_cpus=plan.cpus_per_worker,
+            num_gpus=plan.gpus_per_worker,
+            scheduling_strategy=plan.places[name].strategy,
+        )
+        .remote()
+        for name in workers
+    }
 
 
 _ACTORS = {

@@ -5,6 +5,7 @@ import logging
 import os
 
 import torch
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from disagmoe.actors.injector import install
 from disagmoe.actors.locate import versions
@@ -57,7 +58,6 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
     Raises TransportError when the run's store does not answer, DataError when data cannot be read.
     """
     log_to(assignment.log_file)
-    os.environ.update(assignment.environment)
     torch.set_num_threads(assignment.threads)
     torch.manual_seed(seed_of(assignment.config.train.seed, assignment.worker))
     train = assignment.train.open()
@@ -65,21 +65,12 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
     worker = Worker.parse(assignment.worker)
     device = torch.device(cluster.device)
     origin = assignment.resume.origin if assignment.resume is not None else None
-    gloo = GlooTransport(
-        assignment.worker,
-        connect(assignment.store_host, assignment.store_port, cluster.start_timeout_s),
-        epoch=assignment.epoch,
-        host=assignment.host,
-        # gloo itself takes several, and uses the others for tags that are never sent here
-        interface=assignment.environment.get(GLOO_INTERFACE, "").partition(",")[0] or None,
-        timeout_s=cluster.transfer_timeout_s,
-        start_timeout_s=cluster.start_timeout_s,
-    )
+    transport = transport_of(assignment)
     runtime = WorkerRuntime(
         Context(config, train.spec, worker, device),
         train,
         None if assignment.evaluation is None else assignment.evaluation.open(),
-        _transport(assignment, gloo, device),
+        transport,
         None if worker.group.side is Side.EXPERT else open_data(config, origin),
         Location.parse(assignment.checkpoints) if assignment.checkpoints else None,
     )
@@ -87,17 +78,32 @@ def build_runtime(assignment: WorkerAssignment) -> WorkerRuntime:
     return runtime
 
 
-def _transport(assignment: WorkerAssignment, gloo: Transport, device: torch.device) -> Transport:
-    """What carries tensors on `device`; `gloo` carries those in host memory."""
+def transport_of(assignment: WorkerAssignment) -> Transport:
+    """Return what carries tensors on the device of `assignment`, not yet connected; this process's
+    environment is that of the assignment from now on.
+
+    Raises TransportError when the run's store does not answer, or its library does not serve.
+    """
+    os.environ.update(assignment.environment)
     cluster = assignment.config.cluster
+    device = torch.device(cluster.device)
+    gloo = GlooTransport(
+        assignment.worker,
+        _store(assignment),
+        epoch=assignment.epoch,
+        host=assignment.host,
+        # gloo itself takes several, and uses the others for tags that are never sent here
+        interface=assignment.environment.get(GLOO_INTERFACE, "").partition(",")[0] or None,
+        timeout_s=cluster.transfer_timeout_s,
+        start_timeout_s=cluster.start_timeout_s,
+    )
     if device.type == "cpu":
         return gloo
     if cluster.transport == "gloo":
         return StagedTransport(gloo, device)
-    store = connect(assignment.store_host, assignment.store_port, cluster.start_timeout_s)
     return NcclTransport(
         assignment.worker,
-        store,
+        _store(assignment),
         gloo,
         CudaStreams(device),
         load_nccl(),
@@ -105,6 +111,12 @@ def _transport(assignment: WorkerAssignment, gloo: Transport, device: torch.devi
         timeout_s=cluster.transfer_timeout_s,
         start_timeout_s=cluster.start_timeout_s,
     )
+
+
+def _store(assignment: WorkerAssignment) -> Store:
+    """A client of the run's store of its own, since one serves one thread."""
+    within_s = assignment.config.cluster.start_timeout_s
+    return connect(assignment.store_host, assignment.store_port, within_s)
 
 
 def started(assignment: WorkerAssignment) -> Started:

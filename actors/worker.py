@@ -87,6 +87,8 @@ OPTIONS: dict[str, Any] = {
     "max_restarts": 0,
     "max_task_retries": 0,
     "concurrency_groups": {"control": 1, "saving": 1},
+    # Ray would keep the states of every call of every step
+    "enable_task_events": False,
 }
 AttentionWorker: Any = ray.remote(**OPTIONS)(AttentionWorkerShell)
 ExpertWorker: Any = ray.remote(**OPTIONS)(ExpertWorkerShell)

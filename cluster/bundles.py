@@ -33,13 +33,16 @@ class Bundle:
     gpus: float = 0.0
     accelerator: str = ""
     """Kind of the node's GPUs; empty for any."""
+    label: str = ""
+    """What its node is known by, such as `pool=a`; empty for the resource of its side."""
     node: str = ""
     """Id of the only node that will do; empty for any."""
 
     @property
     def resources(self) -> dict[str, float]:
         """As Ray takes them."""
-        needs = {} if self.side is None else {NODE_RESOURCES[self.side]: 1.0}
+        by_resource = self.side is not None and not self.label
+        needs = {self.known_by: 1.0} if by_resource else {}
         needs["CPU"] = self.cpus
         if self.gpus:
             needs["GPU"] = self.gpus
@@ -50,11 +53,29 @@ class Bundle:
     @property
     def labels(self) -> dict[str, str]:
         """Labels that its node must have."""
+        if self.label:
+            key, _, value = self.label.partition("=")
+            return {key: value}
         return {"ray.io/node-id": self.node} if self.node else {}
+
+    @property
+    def known_by(self) -> str:
+        """What shows that a node is for this side: a resource or a label."""
+        if self.label:
+            return f"label {self.label}"
+        return "" if self.side is None else NODE_RESOURCES[self.side]
+
+    def is_meant_for(self, node: Node) -> bool:
+        """Whether `node` is one for this, whatever it has."""
+        if self.side is None:
+            return node.id == self.node
+        return node.offers(self.side, self.label)
 
     def fits(self, node: Node, resources: Mapping[str, float]) -> bool:
         """Whether `node` is one for this, with `resources` of it."""
         if self.node and self.node != node.id:
+            return False
+        if self.label and not self.is_meant_for(node):
             return False
         return not self.lacking(resources)
 
@@ -73,7 +94,8 @@ class Bundle:
             for name, count in self.resources.items()
             if not name.startswith(ACCELERATOR)
         )
-        return ", ".join(needs) + kind
+        by_label = [self.known_by] if self.label else []
+        return ", ".join([*by_label, *needs]) + kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +107,7 @@ class NodeShape:
     gpus: int = 0
     """GPUs that are reserved on it, if more than have workers."""
     accelerator: str = ""
+    label: str = ""
 
 
 def workers_by_side(parallel: ParallelConfig) -> dict[Side, list[str]]:
@@ -108,6 +131,7 @@ def bundles(
             cpus=float(len(part)),
             gpus=max(gpus_per_worker * len(part), float(shapes[side].gpus)),
             accelerator=shapes[side].accelerator,
+            label=shapes[side].label,
         )
         for side, names in workers.items()
         for start in range(0, len(names), shapes[side].workers)
@@ -123,7 +147,10 @@ def cluster_bundles(config: RunConfig) -> tuple[Bundle, ...]:
 def _shapes(config: RunConfig) -> dict[Side, NodeShape]:
     return {
         side: NodeShape(
-            workers=given.workers_per_node, gpus=given.gpus_per_node, accelerator=given.accelerator
+            workers=given.workers_per_node,
+            gpus=given.gpus_per_node,
+            accelerator=given.accelerator,
+            label=given.label,
         )
         for side, given in sides_of(config).items()
     }
@@ -144,7 +171,10 @@ def with_sides(config: RunConfig, sides: Mapping[Side, SideConfig]) -> RunConfig
 
 def has_gpus(config: RunConfig, nodes: Sequence[Node]) -> bool:
     """Whether there is a node with GPUs for each side that has workers."""
-    return all(any(node.gpus for node in nodes if node.offers(side)) for side in sides_of(config))
+    return all(
+        any(node.gpus for node in nodes if node.offers(side, given.label))
+        for side, given in sides_of(config).items()
+    )
 
 
 def filled(config: RunConfig, nodes: Sequence[Node]) -> RunConfig:
@@ -165,6 +195,7 @@ def filled(config: RunConfig, nodes: Sequence[Node]) -> RunConfig:
             cpus=0.0,
             gpus=float(max(1, given.gpus_per_node)),
             accelerator=given.accelerator,
+            label=given.label,
         )
         return min((node.gpus for node in nodes if able.fits(node, node.total)), default=1)
 

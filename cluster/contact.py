@@ -16,6 +16,7 @@ from ray.exceptions import RayError
 from disagmoe.actors.standing import Survey
 from disagmoe.cluster.environment import environment
 from disagmoe.cluster.local import LOOPBACK, loopback_as_node_address
+from disagmoe.cluster.printing import printing_to_log
 from disagmoe.errors import ConfigError, WorkerError
 
 CONTACT_FILE = "contact.json"
@@ -111,6 +112,7 @@ def visit(contact: Contact) -> Iterator[Visitor]:
         variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": contact.token}
     with contextlib.ExitStack() as stack:
         stack.enter_context(environment(variables))
+        stack.enter_context(printing_to_log())
         options: dict[str, Any] = {}
         if private:
             stack.enter_context(loopback_as_node_address())

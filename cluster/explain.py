@@ -1,5 +1,6 @@
 """Why workers have no place, in words: Ray itself cannot say why a placement group waits."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -133,9 +134,9 @@ def _use(node: Node, asked: Sequence[Bundle]) -> str:
     fit = [bundle for bundle in kinds if bundle.fits(node, node.total)]
     if fit:
         return f"takes {' or '.join(dict.fromkeys(_side(bundle) for bundle in fit))}"
-    meant = [bundle for bundle in kinds if _is_meant(node, bundle)]
+    meant = [bundle for bundle in kinds if bundle.is_meant_for(node)]
     if not meant:
-        missing = dict.fromkeys(NODE_RESOURCES[b.side] for b in kinds if b.side is not None)
+        missing = dict.fromkeys(b.known_by for b in kinds if b.side is not None)
         return f"offers no {' and no '.join(missing)}" if missing else "is another machine"
     reasons = dict.fromkeys(f"{lack} for {_side(b)}" for b in meant for lack in _lacks(node, b))
     return f"has too little: {', '.join(reasons)}"
@@ -143,12 +144,6 @@ def _use(node: Node, asked: Sequence[Bundle]) -> str:
 
 def _side(bundle: Bundle) -> str:
     return "all workers" if bundle.side is None else SIDE_NAMES[bundle.side]
-
-
-def _is_meant(node: Node, bundle: Bundle) -> bool:
-    if bundle.side is None:
-        return node.id == bundle.node
-    return node.offers(bundle.side)
 
 
 def _lacks(node: Node, bundle: Bundle) -> Iterator[str]:
@@ -166,11 +161,12 @@ def _way_out(asked: Sequence[Bundle], nodes: Sequence[Node], nearest: Sequence[s
         ways.append(f"the nearest config that fits has {', '.join(nearest)}")
     starts = [
         f"start {count} more node{'s' if count > 1 else ''} with "
-        f"`ray start --address HEAD:6379 --resources '{{\"{name}\": 1}}'`"
-        for name, count in _nodes_missing(asked, nodes)
+        f"`ray start --address HEAD:6379 {option}`"
+        for option, count in _nodes_missing(asked, nodes).items()
     ]
     if starts:
-        ways.append(" and ".join(starts))
+        hint = "if they have yet to join, wait for them: --set cluster.wait_s=600"
+        ways.append(f"{' and '.join(starts)}; {hint}")
     if not ways:
         ways.append(
             "ask for less per node, or start nodes that have it"
@@ -180,12 +176,15 @@ def _way_out(asked: Sequence[Bundle], nodes: Sequence[Node], nearest: Sequence[s
     return "; or ".join(ways)
 
 
-def _nodes_missing(asked: Sequence[Bundle], nodes: Sequence[Node]) -> Iterator[tuple[str, int]]:
-    """How many nodes that offer which resource are too few, whatever else they have; a node that
-    offers two is one node all the same."""
+def _nodes_missing(asked: Sequence[Bundle], nodes: Sequence[Node]) -> Mapping[str, int]:
+    """How many nodes are too few, whatever else they have, by the option of `ray start` that makes
+    one; a node that is for two sides is one node all the same."""
     bare = [replace(bundle, cpus=0.0, gpus=0.0, accelerator="") for bundle in asked]
     found = most_placed(bare, nodes, in_total)
-    missing = [b.side for i, b in enumerate(bare) if i not in found and b.side is not None]
-    for side, name in NODE_RESOURCES.items():
-        if side in missing:
-            yield name, missing.count(side)
+    return Counter(
+        f"--labels {bundle.label}"
+        if bundle.label
+        else f"--resources '{{\"{bundle.known_by}\": 1}}'"
+        for index, bundle in enumerate(bare)
+        if index not in found and bundle.side is not None
+    )

@@ -13,6 +13,7 @@ from ray.exceptions import RayError
 # isort: split
 import psutil
 
+from disagmoe.cluster.printing import printing_to_log
 from disagmoe.cluster.signals import sigterm_handler_kept
 from disagmoe.config.cluster import ClusterConfig
 from disagmoe.errors import ConfigError, PlacementError
@@ -100,11 +101,12 @@ def joined(target: Target) -> Iterator[Target]:
         _check_same(target)
         yield _found(target)
         return
-    _join(target)
-    try:
-        yield _found(target)
-    finally:
-        ray.shutdown()
+    with printing_to_log():
+        _join(target)
+        try:
+            yield _found(target)
+        finally:
+            ray.shutdown()
 
 
 def _found(target: Target) -> Target:

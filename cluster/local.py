@@ -11,6 +11,7 @@ import ray
 from ray._private import ray_constants
 
 from disagmoe.cluster.environment import environment, ray_variables, reread_environment
+from disagmoe.cluster.printing import printing_to_log
 from disagmoe.cluster.processes import children_that_mention, end_survivors
 from disagmoe.cluster.signals import deferred, sigterm_handler_kept
 from disagmoe.errors import ConfigError, PlacementError
@@ -38,7 +39,7 @@ def local_ray(cpus: int, threads: int) -> Iterator[str]:
         PlacementError: Ray does not start, or not on loopback.
     """
     check_local()
-    with temporary_folder() as temp_dir:
+    with temporary_folder() as temp_dir, printing_to_log():
         try:
             yield _start(temp_dir, cpus, threads)
         finally:

@@ -86,12 +86,13 @@ def _on_other_nodes(config: RunConfig, nodes: Sequence[Node]) -> Iterator[RunCon
     sides = sides_of(config)
     choices = []
     for side, given in sides.items():
-        capacities = _capacities(config, side, nodes)
+        own = [node for node in nodes if node.offers(side, given.label)]
+        capacities = _capacities(config, own)
         workers = _workers(config.parallel, side)
         choices.append(
             [
                 near
-                for kind in _accelerators(given, side, nodes)
+                for kind in _accelerators(given, own)
                 for near in _by_distance(
                     given.model_copy(update={"accelerator": kind}), set(capacities), workers
                 )
@@ -107,24 +108,15 @@ def _workers(parallel: ParallelConfig, side: Side) -> int:
     return parallel.rings * parallel.groups * count
 
 
-def _capacities(config: RunConfig, side: Side, nodes: Sequence[Node]) -> list[int]:
-    """How many workers of `side` each of its nodes could take, by its GPUs and CPUs."""
+def _capacities(config: RunConfig, nodes: Sequence[Node]) -> list[int]:
+    """How many workers of a side each of its `nodes` could take, by its GPUs and CPUs."""
     cuda = config.cluster.device == "cuda"
-    return [
-        min(int(node.total.get("CPU", 0)), node.gpus if cuda else _MANY)
-        for node in nodes
-        if node.offers(side)
-    ]
+    return [min(int(node.total.get("CPU", 0)), node.gpus if cuda else _MANY) for node in nodes]
 
 
-def _accelerators(given: SideConfig, side: Side, nodes: Sequence[Node]) -> list[str]:
-    """The kind of GPU asked for; if one is, then those that the side's nodes have."""
-    there = [
-        kind
-        for node in nodes
-        if given.accelerator and node.offers(side)
-        for kind in node.accelerators
-    ]
+def _accelerators(given: SideConfig, nodes: Sequence[Node]) -> list[str]:
+    """The kind of GPU asked for; if one is, then those that the side's `nodes` have."""
+    there = [kind for node in nodes if given.accelerator for kind in node.accelerators]
     return list(dict.fromkeys([given.accelerator, *there]))
 
 

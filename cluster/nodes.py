@@ -1,7 +1,7 @@
 """What a Ray cluster has, what of it is free, and who holds the rest."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -34,6 +34,8 @@ class Node:
     """Resources by name."""
     free: Mapping[str, float]
     """What of them nobody holds; names that are missing are used up."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels by key, those of Ray's own among them."""
 
     @property
     def gpus(self) -> int:
@@ -45,8 +47,12 @@ class Node:
         """Kinds of its GPUs, such as `H800`."""
         return sorted(name.removeprefix(ACCELERATOR) for name in self.total if ACCELERATOR in name)
 
-    def offers(self, side: Side) -> bool:
-        """Whether it takes workers of `side`."""
+    def offers(self, side: Side, label: str = "") -> bool:
+        """Whether it takes workers of `side`: by `label`, such as `pool=a`, where that is given,
+        else by its resource."""
+        if label:
+            key, _, value = label.partition("=")
+            return self.labels.get(key) == value
         return self.total.get(NODE_RESOURCES[side], 0) >= 1
 
     def __str__(self) -> str:
@@ -74,6 +80,7 @@ def read_nodes() -> list[Node]:
             host=entry["NodeManagerAddress"],
             total=entry["Resources"],
             free=free.get(entry["NodeID"], {}),
+            labels=entry.get("Labels", {}),
         )
         for entry in ray.nodes()
         if entry["Alive"]

@@ -53,15 +53,17 @@ def placed(
     """Reserve a node for each of `asked`; the nodes are free again after the block, or once this
     process is dead.
 
-    Waits for nodes that others use for `wait_s`, and says so. `nearest` names settings that fit the
-    given nodes better.
+    Waits for `wait_s` for nodes that others use, or that have not joined yet, and says so. Ray is
+    asked for them meanwhile, so that an autoscaler can add them. `nearest` names settings that fit
+    the given nodes better.
 
     Raises:
-        PlacementInfeasible: no set of this cluster's nodes would do.
+        PlacementInfeasible: no set of this cluster's nodes would do, all the time.
         PlacementBusy: nodes that would do were in use all the time.
         PlacementTimeout: Ray has not given nodes that seem to be free.
     """
-    _check_feasible(asked, read_nodes(), nearest)
+    if not wait_s:
+        _check_feasible(asked, read_nodes(), nearest)
     reservation = Reservation(asked, name, wait_s, say, nearest)
     try:
         reservation.take()
@@ -118,16 +120,8 @@ class Reservation:
             self.give_back()
             self.take(without)
             return self.places
-        end_s = time.monotonic() + self._wait_s
-        while True:
-            try:
-                self._await()
-            except PlacementInfeasible:
-                if time.monotonic() >= end_s:
-                    raise
-                time.sleep(_POLL_S)
-                continue
-            return self.places
+        self._await()
+        return self.places
 
     def _would_fit(self, nodes: Sequence[Node], own: set[str]) -> bool:
         """Whether what is free on `nodes`, or this run's own, is enough."""
@@ -151,7 +145,7 @@ def selector(bundle: Bundle, without: frozenset[str]) -> dict[str, str]:
     """Labels, in Ray's words, that the node of `bundle` must have so as not to be of `without`."""
     if bundle.node or not without:
         return bundle.labels
-    return {"ray.io/node-id": f"!in({','.join(sorted(without))})"}
+    return {**bundle.labels, "ray.io/node-id": f"!in({','.join(sorted(without))})"}
 
 
 def _check_feasible(
@@ -178,14 +172,20 @@ def _wait(
             continue
         looked_s, waited_s = now_s, now_s - began_s
         nodes = read_nodes()
-        _check_feasible(asked, nodes, nearest)  # a node may have gone
-        if not all_placed(asked, nodes, now_free) and waited_s >= _STALE_S:
+        text = ""
+        if not all_placed(asked, nodes, in_total):  # a node may have gone, or not be there yet
+            if waited_s >= wait_s:
+                raise PlacementInfeasible(
+                    f"{infeasible(asked, nodes, nearest(nodes))}{_waited(wait_s)}"
+                )
+            text = infeasible(asked, nodes, ())
+        elif not all_placed(asked, nodes, now_free) and waited_s >= _STALE_S:
             text = busy(asked, nodes, read_holders())
             if waited_s >= wait_s:
                 raise PlacementBusy(f"{text}\n{_advice(wait_s)}")
-            if text != said:
-                say(f"{text}\nwaiting for them for at most {wait_s:.0f} s (cluster.wait_s)")
-                said = text
+        if text and text != said:
+            say(f"{text}\nwaiting for nodes for at most {wait_s:.0f} s (cluster.wait_s)")
+            said = text
         if waited_s >= wait_s + _GIVE_S:
             raise PlacementTimeout(timed_out(asked, waited_s))
 
@@ -194,6 +194,12 @@ def _advice(waited_s: float) -> str:
     if waited_s:
         return f"waited for {waited_s:g} s (cluster.wait_s); end what holds them, or wait longer"
     return "end what holds them, or wait for them: --set cluster.wait_s=3600"
+
+
+def _waited(waited_s: float) -> str:
+    if waited_s:
+        return f"\nwaited for {waited_s:g} s (cluster.wait_s) for nodes to join"
+    return ""
 
 
 def _places(

@@ -49,6 +49,12 @@ def _no_browser() -> str | None:
     return None
 
 
+def _no_cupy() -> str | None:
+    if importlib.util.find_spec("cupy") is None:
+        return "cupy is not installed (make test-cupy)"
+    return None
+
+
 def _no_cuda() -> str | None:
     import torch  # slow to load, and only these tests need it here
 
@@ -61,6 +67,7 @@ WHY_NOT = {
     "prometheus": _no_prometheus,
     "browser": _no_browser,
     "gpu": _no_cuda,
+    "cupy": _no_cupy,
 }
 
 

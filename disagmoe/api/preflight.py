@@ -9,6 +9,7 @@ from disagmoe.api.tensorboard import check_tensorboard
 from disagmoe.cluster.ground import cuda_on, with_nodes
 from disagmoe.cluster.join import OWN, Target
 from disagmoe.cluster.local import check_local
+from disagmoe.cluster.room import refuse_without_room
 from disagmoe.cluster.shares import worker_count
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
@@ -36,11 +37,8 @@ def opened(config: RunConfig, target: Target = OWN) -> tuple[RunConfig, Prepared
     """Return the same as `preflight`, and the data that it has opened."""
     refuse_only_planned(config)
     check_groups(config.model, config.train.optimizer)
-    config = divided(config)
-    cuda, cluster = cuda_on(target, config), config.cluster.mode == "cluster"
-    # each worker of a cluster has its own; on one machine they may share
-    own = cuda and (cluster or torch.cuda.device_count() >= worker_count(config))
-    resolved = with_nodes(target, resolve(config, cuda=cuda, own_gpus=own))
+    resolved = resolved_on(config, target)
+    refuse_only_planned(resolved)  # now that workers per node are known
     paths = [str(Location.parse(path)) for path in resolved.data.paths]
     data = resolved.data.model_copy(update={"paths": paths})
     folder = resolved.checkpoint.folder
@@ -56,7 +54,22 @@ def opened(config: RunConfig, target: Target = OWN) -> tuple[RunConfig, Prepared
     )
     if metrics.tensorboard:
         check_tensorboard()
+    refuse_without_room(resolved, target)
     source = open_data(resolved)
     if target.is_own:
         check_local()
     return resolved, source
+
+
+def resolved_on(config: RunConfig, target: Target = OWN) -> RunConfig:
+    """Return `config` divided and resolved for `target`, which this process has joined unless it is
+    the run's own.
+
+    Raises:
+        ConfigError: settings that do not fit each other or the machines.
+    """
+    config = divided(config)
+    cuda, cluster = cuda_on(target, config), config.cluster.mode == "cluster"
+    # each worker of a cluster has its own; on one machine they may share
+    own = cuda and (cluster or torch.cuda.device_count() >= worker_count(config))
+    return with_nodes(target, resolve(config, cuda=cuda, own_gpus=own))

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from disagmoe.api.hops import HopFigures
 from disagmoe.errors import ConfigError, WorkerError
 from disagmoe.schedule.accounting import Shares
 
@@ -46,6 +47,9 @@ class Result:
     """What all workers sent on each channel per step: payloads, counts, sums."""
     channel_messages: dict[str, int]
     """In how many messages per step."""
+    hops: dict[str, HopFigures]
+    """Rows and bytes per step between attention and experts: `inter`, across the network; `intra`,
+    inside hosts, with `parallel.dedupe = "node"`."""
     mfu: float | None
     """Model FLOPs over peak FLOPs; None where the peak of the hardware is not known."""
     peak_memory_bytes: dict[str, int]
@@ -90,6 +94,7 @@ class Result:
         names = {field.name for field in fields(cls)}
         if not isinstance(values, dict) or values.keys() != names:
             raise ConfigError(f"{file} is not the result of a run of this version")
+        values["hops"] = {hop: HopFigures(**one) for hop, one in values["hops"].items()}
         values["shares"] = {group: Shares(**one) for group, one in values["shares"].items()}
         return cls(**values)
 

@@ -24,8 +24,10 @@ from disagmoe.actors.events import (
 from disagmoe.actors.inquest import describe_failures
 from disagmoe.actors.merge import compute_share, group_shares
 from disagmoe.actors.messages import FailureKind
+from disagmoe.api.hops import hop_figures
 from disagmoe.api.result import Result, Status
 from disagmoe.checkpoint.manifest import Done
+from disagmoe.config.run import RunConfig
 from disagmoe.errors import DisagMoEError
 from disagmoe.runtime.trace import WorkerTrace
 
@@ -42,6 +44,8 @@ class Tally:
     ended: RunEnded | None = None
     restarts: dict[str, int] = field(default_factory=dict)
     """How often workers were started again, by cause."""
+    config: RunConfig | None = None
+    """The resolved one, and as it was tuned."""
     before: Done | None = None
     """What had been done when the run went on from a checkpoint."""
     checkpoint: str | None = None
@@ -143,6 +147,7 @@ class Tally:
             shares=group_shares([step.seconds for step in timed]),
             channel_bytes=_median(step.channel_bytes for step in timed),
             channel_messages=_median(step.channel_messages for step in timed),
+            hops=hop_figures(timed, self.config),
             mfu=None,
             peak_memory_bytes=_largest(step.peak_memory_bytes for step in steps),
             peak_memory_total_bytes=peak_memory_total_bytes,

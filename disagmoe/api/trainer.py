@@ -110,7 +110,7 @@ class Trainer:
                 return self._fit(start, run_dir, began_s)
 
     def _fit(self, start: _Start, run_dir: RunDir, began_s: float) -> Result:
-        tally = Tally()
+        tally = Tally(config=start.config)
         if start.point is not None:
             tally.before, tally.checkpoint = start.point.done, start.point.place
         raised: BaseException | None = None
@@ -223,6 +223,7 @@ class Trainer:
                     run_dir.metrics.evaluation(event)
                 case ScheduleTuned():
                     run_dir.write_config(event.config)
+                    tally.config = event.config
                 case RunRestarting():
                     run_dir.metrics.restarted(event.step)
                 case StepTraced():

@@ -57,6 +57,7 @@ def drill(seed: int, count: int, workers: Sequence[str]) -> list[Injection]:
                 worker=rng.choice(kinds[side]),
                 step=step,
                 skip=rng.randrange(_MOST_SKIPPED) if phase in ("forward", "backward") else 0,
+                again=kind == "nan",  # part of its step, in the undisturbed run too
             )
         )
     return plan

@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from disagmoe.actors.injector import (
     DRILL_VARIABLE,
     Injection,
     fired_at,
+    next_to_happen,
     note_fired,
     write_plan,
 )
@@ -38,7 +38,10 @@ from disagmoe.api import (
     Trainer,
 )
 from disagmoe.bench.drill import EVERY, drill, steps_of
-from disagmoe.checkpoint.find import find
+from disagmoe.bench.outcomes import Drill, Files, Outcome, is_blamed, judged, missed
+from disagmoe.checkpoint.catalogue import step_place
+from disagmoe.checkpoint.find import complete_in
+from disagmoe.checkpoint.manifest import read_manifest
 from disagmoe.cluster.contact import Contact
 from disagmoe.cluster.environment import environment
 from disagmoe.cluster.local import local_ray
@@ -48,73 +51,10 @@ from disagmoe.data.plan import PrepareOptions
 from disagmoe.data.prepare import prepare
 from disagmoe.data.tokenizer import TokenizerSpec
 
-DETECT_WITHIN_S = 30.0
 _HEARTBEAT_S = 5.0
 _FORGOTTEN_WITHIN_S = 10.0
 _POLL_S = 0.5
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of one fault."""
-
-    fault: Injection
-    detect_s: float | None
-    """From the fault to when it was known; None for one that was missed."""
-    resume_s: float | None
-    """From then until all workers are connected again."""
-    steps_lost: int
-    recovered: bool
-    message: str
-    """What the run said of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drill:
-    """What became of all."""
-
-    seed: int
-    outcomes: tuple[Outcome, ...]
-    truthful_errors: int
-    """Faults that ended a run, as they should, with an error that names them."""
-    leaks: tuple[str, ...]
-    """Processes that outlived their epoch; placement groups and actors that outlived their run."""
-    bit_equal: bool
-    """Whether all files of the last checkpoint, and losses and norms of all steps, are those of a
-    run without the faults that were recovered from."""
-    elapsed_s: float
-
-    @property
-    def hangs(self) -> int:
-        """Faults that were not noticed in time."""
-        return sum(one.detect_s is None or one.detect_s > DETECT_WITHIN_S for one in self.outcomes)
-
-    @property
-    def recovered(self) -> int:
-        """Faults that were overcome, by a run that said what they were."""
-        return sum(one.recovered for one in self.outcomes)
-
-    @property
-    def good(self) -> bool:
-        """Whether nothing is wrong."""
-        overcome = self.recovered == len(self.outcomes) and not self.hangs
-        return overcome and not self.leaks and self.bit_equal and self.truthful_errors == 1
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            "faults": len(self.outcomes) + 1,
-            "recovered": self.recovered,
-            "truthful_errors": self.truthful_errors,
-            "hangs": self.hangs,
-            "leaks": len(self.leaks),
-            "bit_equal": self.bit_equal,
-            "seed": self.seed,
-            "elapsed_s": self.elapsed_s,
-            "rows": [asdict(one) for one in self.outcomes],
-            "leaked": list(self.leaks),
-        }
 
 
 class _Observer(Callback):
@@ -153,8 +93,9 @@ class _Observer(Callback):
             steps_lost=event.steps_lost,
             recovered=is_blamed(fault, event.message),
             message=event.message.splitlines()[0],
+            checkpoint=_next_checkpoint(event.step + event.steps_lost),
         )
-        self._say(line_of(self.outcomes[fault.number]))
+        self._say(f"{_what(fault)}: goes on after {now_s - began_s:.1f} s")
 
     def on_restart(self, restarting: RunRestarting) -> None:
         fault = self._latest()
@@ -171,7 +112,9 @@ class _Observer(Callback):
                     steps_lost=0,
                     recovered=True,
                     message=f"update skipped, because {step.skipped}",
+                    checkpoint=_next_checkpoint(step.step),
                 )
+        for fault in next_to_happen(self._folder, self._plan):
             if fault.kind == "driver" and fault.step <= step.step:
                 self._kill_driver(fault)
 
@@ -180,14 +123,15 @@ class _Observer(Callback):
         happened = [
             (at_s, fault)
             for fault in self._plan
-            if fault.number not in self.outcomes
+            if fault.ends_epoch
+            and fault.number not in self.outcomes
             and (at_s := fired_at(self._folder, fault.number)) is not None
         ]
         return max(happened, key=lambda one: one[0])[1] if happened else None
 
     def _kill_driver(self, fault: Injection) -> None:
         contact = Contact.read(self._run_dir)
-        if contact is None or fired_at(self._folder, fault.number) is not None:
+        if contact is None:
             return
         try:
             driver: Any = ray.get_actor(contact.driver)
@@ -198,18 +142,13 @@ class _Observer(Callback):
             os.kill(pid, signal.SIGKILL)
 
 
-def is_blamed(fault: Injection, message: str) -> bool:
-    """Whether the `message` of a restart tells of `fault`; NaN is no reason for one."""
-    if fault.kind in ("exception", "memory", "full disk"):
-        words = {
-            "exception": f"drill: fault {fault.number}",
-            "memory": "out of memory",
-            "full disk": "cannot write its",
-        }
-        return message.startswith(fault.worker) and words[fault.kind] in message
-    blamed = {"driver": "the driver has died", "kill": f"{fault.worker} died"}
-    blamed["freeze"] = f"{fault.worker} has answered nothing"
-    return fault.kind in blamed and message.startswith(blamed[fault.kind])
+def _what(fault: Injection) -> str:
+    return f"fault {fault.number + 1}, {fault.kind} of {fault.worker}, {fault.phase}"
+
+
+def _next_checkpoint(done: int) -> int:
+    """Steps in the first checkpoint of more than `done` steps."""
+    return (done // EVERY + 1) * EVERY
 
 
 def run_drill(seed: int, count: int, folder: Path, say: Say) -> Drill:
@@ -231,12 +170,15 @@ def run_drill(seed: int, count: int, folder: Path, say: Say) -> Drill:
         ended = folder / "ended"
         truthful = _ends_truthfully(config_of(data, 6), ended, faults, workers[0])
         left_in_ray = _left_in_ray()
+    files = [_files(folder / name) for name in ("undisturbed", "disturbed")]
+    outcomes = [observer.outcomes.get(one.number) or missed(one) for one in plan]
     return Drill(
         seed=seed,
-        outcomes=tuple(observer.outcomes.get(one.number) or _missed(one) for one in plan),
+        outcomes=tuple(judged(one, *files) for one in outcomes),
         truthful_errors=int(truthful),
         leaks=(*observer.leaks, *left_in_ray, *_left_processes()),
-        bit_equal=_same(folder / "undisturbed", folder / "disturbed"),
+        bit_equal=files[0] == files[1]
+        and _numbers(folder / "undisturbed") == _numbers(folder / "disturbed"),
         elapsed_s=time.monotonic() - began_s,
     )
 
@@ -256,17 +198,6 @@ def _left_processes() -> list[str]:
     children = psutil.Process().children(recursive=True)
     texts = [f"{child.pid}: {' '.join(child.cmdline())}" for child in children]
     return [text for text in texts if "ray" in text]
-
-
-def _missed(fault: Injection) -> Outcome:
-    return Outcome(
-        fault=fault,
-        detect_s=None,
-        resume_s=None,
-        steps_lost=0,
-        recovered=False,
-        message="not noticed",
-    )
 
 
 def config_of(data: str, steps: int) -> RunConfig:
@@ -301,7 +232,7 @@ def config_of(data: str, steps: int) -> RunConfig:
                 "heartbeat_timeout_s": _HEARTBEAT_S,
                 "step_timeout_s": 60.0,
             },
-            "checkpoint": {"interval_steps": EVERY},
+            "checkpoint": {"interval_steps": EVERY, "keep_last": 0},
             "recovery": {"max_failures": 10_000, "backoff_s": 0.0},
         }
     )
@@ -346,30 +277,16 @@ def _ends_truthfully(config: RunConfig, run_dir: Path, faults: Path, worker: str
     return False
 
 
-def _same(one: Path, other: Path) -> bool:
-    """Whether two runs have ended with the same bits, by the same way."""
-    files = [
-        [(file.name, file.sha256) for file in find(str(run_dir)).manifest.files]
-        for run_dir in (one, other)
-    ]
-    return files[0] == files[1] and _numbers(one) == _numbers(other)
+def _files(run_dir: Path) -> Files:
+    folder, steps = complete_in(str(run_dir))
+    manifests = {step: read_manifest(step_place(folder.place, step)) for step in steps}
+    return {
+        step: {file.name: file.sha256 for file in manifest.files}
+        for step, manifest in manifests.items()
+    }
 
 
 def _numbers(run_dir: Path) -> list[tuple[Any, ...]]:
     lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     keys = ("step", "loss", "grad_norm", "skipped")
     return [tuple(json.loads(line)[key] for key in keys) for line in lines]
-
-
-def line_of(outcome: Outcome) -> str:
-    """One row of the table."""
-    fault = outcome.fault
-    times = [
-        "-" if seconds is None else f"{seconds:.1f} s"
-        for seconds in (outcome.detect_s, outcome.resume_s)
-    ]
-    return (
-        f"{fault.number + 1:>3} {fault.kind:<10} {fault.worker:<5} {fault.phase:<10} "
-        f"step {fault.step:<4} detected {times[0]:>7}  resumed {times[1]:>7}  "
-        f"lost {outcome.steps_lost}  {outcome.message[:60]}"
-    )

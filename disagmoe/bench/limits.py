@@ -6,7 +6,7 @@ from disagmoe.runtime.profile import ATTENTION_OPS
 from disagmoe.schedule.bounds import lower_bound, paths_of
 from disagmoe.schedule.chain import chain
 from disagmoe.schedule.costs import OpCosts
-from disagmoe.schedule.ir import EXPERT_OPS, ProgramSpec, payload
+from disagmoe.schedule.ir import EXPERT_OPS, GATEWAY_OPS, ProgramSpec, payload
 from disagmoe.units import MBIT
 
 
@@ -68,7 +68,7 @@ def _ideal(spec: ProgramSpec, costs: OpCosts, load: Load, rate_mbit: float) -> O
     return replace(
         costs,
         **{op: getattr(costs, op) * of_attention for op in ATTENTION_OPS},
-        **{op: getattr(costs, op) * of_experts for op in map(str, EXPERT_OPS)},
+        **{op: getattr(costs, op) * of_experts for op in map(str, EXPERT_OPS | GATEWAY_OPS)},
         **dict.fromkeys(payloads, transfer_s),
     )
 

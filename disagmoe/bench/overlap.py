@@ -4,7 +4,6 @@ All systems run the same model code, kernels, transport and steps on the same ho
 at the rate at which it is measured, and then they take turns.
 """
 
-import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,20 +14,18 @@ from pathlib import Path
 from disagmoe.bench.cores import kept_to
 from disagmoe.bench.hosts import BURST_BYTES, HostNetwork, host_network
 from disagmoe.bench.limits import Load, floor_s, lower_bound_s, pauses, rate_mbit_for
-from disagmoe.bench.measured import cost_settings, measured_costs, size_setting
+from disagmoe.bench.measured import size_setting
 from disagmoe.bench.raynodes import Node, ray_nodes
 from disagmoe.bench.rig import Rig, rig
 from disagmoe.bench.rounds import take_turns
-from disagmoe.bench.sample import Sample, load_of, medians, observe
+from disagmoe.bench.sample import Sample, is_pinned, load_of, medians, observe
 from disagmoe.bench.scenarios import EP_1F1B, Scenario, System
 from disagmoe.bench.text import prepare_text
+from disagmoe.bench.tuned import Tuned, tuned_by_a_step
 from disagmoe.cluster.nodes import NODE_RESOURCES
 from disagmoe.config.load import load_run_config, override
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
-from disagmoe.schedule.compile import Compiled
-from disagmoe.schedule.costs import OpCosts
-from disagmoe.schedule.from_config import programs_for
 from disagmoe.schedule.layout import Side
 
 Say = Callable[[str], None]
@@ -36,29 +33,8 @@ Say = Callable[[str], None]
 HOSTS = 2
 _LEAST_MBIT = 10.0
 """What Ray's own messages and the calls of the driver need to be nothing beside the run's."""
-DEEP = 8
-"""Micro-batches in flight that are tried beside the usual number and all of them."""
 _NEAR = 0.01
 """How near the exposed share of plain expert parallelism must come to the one asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """A system with its best settings at a rate."""
-
-    micro_batch_size: int
-    costs: OpCosts
-    """What its ops and transfers took."""
-    compiled: Compiled
-
-    @property
-    def settings(self) -> list[str]:
-        """Its part of a run config."""
-        return [
-            size_setting(self.micro_batch_size),
-            f"parallel.in_flight={self.compiled.timeline.in_flight}",
-            *cost_settings(self.costs),
-        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +176,7 @@ def compare(
                 system.name: _measured(system, tuned[system.name], samples[system.name], rate_mbit)
                 for system in scenario.systems
             },
-            pinned=all(_is_pinned(stage, stage.rigs[system.name]) for system in scenario.systems),
+            pinned=all(is_pinned(stage.nodes, stage.rigs[one.name]) for one in scenario.systems),
         )
 
 
@@ -271,20 +247,8 @@ def _try(system: System, tuned: Tuned, base: RunConfig, stage: Stage) -> float:
 
 
 def _plan(system: System, size: int, base: RunConfig, stage: Stage) -> Tuned:
-    """Measure what ops and transfers take in a step, and plan with that, with as many micro-batches
-    in flight as is best."""
-    rig = stage.rigs[system.name]
-    traced = ["trace.first_step=0", "trace.steps=1"]
-    rig.set_up(config_of(base, system, [size_setting(size), *traced]))
-    costs = measured_costs([rig.step()])
-    request = programs_for(config_of(base, system, [size_setting(size)]))
-    count = request.spec.micro_batches
-    plans = [
-        replace(request, in_flight=in_flight, costs=costs).build()
-        for in_flight in sorted({request.in_flight, min(DEEP, count), count})
-    ]
-    best = min(plans, key=lambda plan: plan.timeline.makespan)
-    return Tuned(micro_batch_size=size, costs=costs, compiled=best)
+    config = config_of(base, system, [size_setting(size)])
+    return tuned_by_a_step(stage.rigs[system.name], config)
 
 
 def _measured(
@@ -300,12 +264,4 @@ def _measured(
         load=load,
         floor_s=floor_s(load, rate_mbit, exposed=exposed),
         lower_bound_s=lower_bound_s(spec, tuned.costs, load, rate_mbit, exposed=exposed),
-    )
-
-
-def _is_pinned(stage: Stage, rig: Rig) -> bool:
-    core_of = {node.host.address: node.core for node in stage.nodes}
-    return all(
-        os.sched_getaffinity(pid) == {core_of[rig.hosts[worker]]}
-        for worker, pid in rig.pids.items()
     )

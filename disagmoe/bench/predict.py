@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path
 
 from disagmoe.bench.measured import cost_settings, size_setting
-from disagmoe.bench.overlap import DEEP, HOSTS, Say, Stage, config_of, hosts_up, rigs_of
+from disagmoe.bench.overlap import HOSTS, Say, Stage, config_of, hosts_up, rigs_of
 from disagmoe.bench.predict_machine import hosts_machine, last_host_pace, with_ops
 from disagmoe.bench.rounds import take_turns
 from disagmoe.bench.sample import Sample
 from disagmoe.bench.scenarios import AF_PIPE, HEADLINE, SCENARIOS, UNEQUAL, Scenario, System
 from disagmoe.bench.text import prepare_text
+from disagmoe.bench.tuned import DEEP
 from disagmoe.config.load import load_run_config, override
 from disagmoe.config.run import RunConfig
 from disagmoe.costs.measured import MeasuredMachine, write_machine

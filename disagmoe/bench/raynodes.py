@@ -18,6 +18,7 @@ from disagmoe.bench.hosts import Host, inside
 from disagmoe.bench.quota import CpuGroup, cpu_group
 from disagmoe.cluster.environment import environment, ray_variables, reread_environment
 from disagmoe.cluster.local import temporary_folder
+from disagmoe.cluster.printing import printing_to_log
 from disagmoe.cluster.processes import end_survivors, tree
 from disagmoe.cluster.signals import deferred, sigterm_handler_kept
 from disagmoe.errors import PlacementError
@@ -117,12 +118,13 @@ def _process(
 
 @contextmanager
 def _joined(address: str) -> Iterator[None]:
-    try:
-        _join(address)
-        yield
-    finally:
-        ray.shutdown()
-        reread_environment()
+    with printing_to_log():
+        try:
+            _join(address)
+            yield
+        finally:
+            ray.shutdown()
+            reread_environment()
 
 
 def _join(address: str) -> None:

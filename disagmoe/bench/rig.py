@@ -118,17 +118,22 @@ class Rig:
 
 
 @contextmanager
-def rig(config: RunConfig, address: str, folder: Path) -> Iterator[Rig]:
+def rig(
+    config: RunConfig, address: str, folder: Path, *, workers_per_node: int = 1
+) -> Iterator[Rig]:
     """Reserve nodes for workers as those of `config`; they and the nodes end with the block.
 
-    `address` is that of this host; `folder` takes programs' and workers' logs.
+    `address` is that of this host; `folder` takes programs' and workers' logs. No node has more
+    than `workers_per_node`.
 
     Raises:
         PlacementError: the cluster lacks such nodes.
     """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     workers = workers_by_side(config.parallel)
-    asked = bundles(workers, dict.fromkeys(workers, NodeShape(workers=1)), gpus_per_worker=0.0)
+    asked = bundles(
+        workers, dict.fromkeys(workers, NodeShape(workers=workers_per_node)), gpus_per_worker=0.0
+    )
     run_id = f"bench-{folder.name}"
     with placed(asked, ray_name(run_id)) as own:
         store = StoreServer(address)

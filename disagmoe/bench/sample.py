@@ -1,5 +1,6 @@
 """What one step of one system shows: time, what became of it, bytes on the links, CPU time."""
 
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,12 @@ import ray  # noqa: F401 - makes its own copy of psutil importable, in ray/third
 # isort: split
 import psutil
 
+from disagmoe.actors.merge import add_hops
 from disagmoe.bench.hosts import HostNetwork, LinkBytes
 from disagmoe.bench.limits import Load
 from disagmoe.bench.raynodes import Node
 from disagmoe.bench.rig import Rig
+from disagmoe.runtime.report import HopCounts
 from disagmoe.schedule.accounting import BUSY, Kind, Shares
 
 
@@ -48,6 +51,8 @@ class Sample:
     cpu: CpuSeconds
     memory_bytes: Mapping[str, int]
     """Largest memory of each worker's process so far."""
+    hops: Mapping[str, HopCounts]
+    """Rows and payloads between attention and experts, of all workers."""
 
     @property
     def link_bytes(self) -> float:
@@ -76,6 +81,16 @@ def observe(rig: Rig, network: HostNetwork, nodes: Sequence[Node]) -> Sample:
         links=tuple(late - early for early, late in zip(before, after, strict=True)),
         cpu=meter.read(),
         memory_bytes={name: one.peak_memory_bytes for name, one in done.reports.items()},
+        hops=add_hops(report.hops for report in done.reports.values()),
+    )
+
+
+def is_pinned(nodes: Sequence[Node], rig: Rig) -> bool:
+    """Whether every worker can run on its host's core only."""
+    core_of = {node.host.address: node.core for node in nodes}
+    return all(
+        os.sched_getaffinity(pid) == {core_of[rig.hosts[worker]]}
+        for worker, pid in rig.pids.items()
     )
 
 

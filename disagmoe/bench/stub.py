@@ -82,6 +82,7 @@ class StubRuntime:
             choices_LE=world.choices_LE,
             seconds={kind.value: seconds for kind, seconds in self.stopwatch.take().items()},
             traffic={},
+            hops={},
             peak_memory_bytes=0,
         )
 

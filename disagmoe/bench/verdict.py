@@ -6,7 +6,7 @@ from typing import Any
 
 from disagmoe.bench.limits import wire_s
 from disagmoe.bench.overlap import Comparison, Measured
-from disagmoe.bench.sample import medians
+from disagmoe.bench.sample import Sample, medians
 from disagmoe.bench.scenarios import AF_PIPE, EP_1F1B, EP_OVERLAP, HEADLINE, UNEQUAL
 
 EP_1F1B_TOLERANCE = 1.10
@@ -47,7 +47,9 @@ def checks(comparisons: Sequence[Comparison]) -> dict[str, bool]:
         name = _name(comparison)
         systems = comparison.systems
         found[f"{name}: workers pinned to their host's core"] = comparison.pinned
-        found[f"{name}: same losses"] = losses_agree(list(systems.values()))
+        found[f"{name}: same losses"] = losses_agree(
+            [measured.samples for measured in systems.values()]
+        )
         if comparison.scenario.slow_host_cores is None:
             found[f"{name}: {EP_1F1B} within 10 % of compute plus bytes over rate"] = (
                 over_floor(systems[EP_1F1B]) <= EP_1F1B_TOLERANCE
@@ -63,9 +65,9 @@ def over_floor(measured: Measured) -> float:
     return measured.step_s / measured.floor_s
 
 
-def losses_agree(systems: Sequence[Measured]) -> bool:
-    """Whether all systems had the same loss in every round, up to rounding."""
-    rounds = zip(*([sample.loss for sample in system.samples] for system in systems), strict=True)
+def losses_agree(systems: Sequence[Sequence[Sample]]) -> bool:
+    """Whether the samples of all systems show the same loss in every round, up to rounding."""
+    rounds = zip(*([sample.loss for sample in samples] for samples in systems), strict=True)
     return all(max(losses) - min(losses) <= LOSS_TOLERANCE * max(losses) for losses in rounds)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 
+from disagmoe.calibrate.devices import measure_devices
 from disagmoe.calibrate.kernels import (
     CPU_SIZES,
     CUDA_SIZES,
@@ -75,13 +76,13 @@ def _calibrate(request: Request, say: Say) -> MeasuredMachine:
         name: measure_kernels(sizes, TYPES[name], device, memory) for name in request.precisions
     }
     ends = _ends_within()
-    link = measure_link(*ends)
-    say(f"{_LOOPBACK}: {link.bytes_per_s / GB:.2f} GB/s, {link.latency_s * 1e6:.0f} us")
+    link, what = _link_within(device, ends)
+    say(f"{what}: {link.bytes_per_s / GB:.2f} GB/s, {link.latency_s * 1e6:.0f} us")
     works = MessageWorks(send=NO_WORK, receive=NO_WORK)
     if device.type == "cpu":
         works = measure_messages(*ends, link)
         say(works.text)
-    hardware = _hardware(request, sizes, kernels, memory, link)
+    hardware = _hardware(request, sizes, kernels, memory, link, what)
     system = device_bytes() if device.type == "cuda" else process_bytes()
     say(f"a worker takes {format_bytes(system)} without a model")
     found: dict[Precision, Calibration] = {}
@@ -95,6 +96,15 @@ def _calibrate(request: Request, say: Say) -> MeasuredMachine:
         found[precision] = replace(machine.calibration, ops=fit_ops(samples, machine))
         say(f"{precision}: ops of {len(samples)} runs measured")
     return MeasuredMachine(hardware=hardware, calibrations=found)
+
+
+def _link_within(device: torch.device, ends: tuple[End, End]) -> tuple[LinkRate, str]:
+    """What workers of one machine reach each other by, and what that is: copies between two GPUs
+    where there are two, else gloo between two processes."""
+    if device.type == "cuda" and torch.cuda.device_count() > 1:
+        first, second = torch.device("cuda", 0), torch.device("cuda", 1)
+        return measure_devices(first, second), "copies from one GPU to the next"
+    return measure_link(*ends), "gloo between two workers of this machine"
 
 
 def _ends_within() -> tuple[End, End]:
@@ -133,6 +143,7 @@ def _hardware(
     kernels: dict[Precision, Kernels],
     memory_bytes_per_s: float,
     link: LinkRate,
+    link_source: str,
 ) -> Hardware:
     device = request.device
     cuda = device.type == "cuda"
@@ -144,7 +155,8 @@ def _hardware(
     source = _MEASURED.format(torch.__version__, _processor(device))
     sources = dict.fromkeys((field.name for field in fields(Hardware)), source)
     del sources["name"], sources["sources"]
-    sources["nic_bytes_per_s"] = "as given" if nic else "as between two workers of this machine"
+    sources["nvlink_bytes_per_s"] = f"{source}: {link_source}"
+    sources["nic_bytes_per_s"] = "as given" if nic else f"not known; {link_source}"
     return Hardware(
         name=_processor(device) if cuda else "cpu",
         bf16_flops=rates["bf16"],

@@ -43,7 +43,7 @@ def _load(pipe: Connection) -> None:
     import torch
 
     import disagmoe.actors.worker  # noqa: F401 - to see what it takes
-    from disagmoe.runtime.step import peak_memory_bytes
+    from disagmoe.runtime.memory import peak_memory_bytes
 
     torch.set_num_threads(1)
     one = torch.zeros(64, 64, dtype=torch.bfloat16)

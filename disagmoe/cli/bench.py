@@ -1,6 +1,7 @@
 """`disagmoe bench`: measured ratios, both sides in one run."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,8 @@ import typer
 
 from disagmoe.cli.results import stdout_for_results
 from disagmoe.config.load import load_run_config
-from disagmoe.units import format_bytes
+from disagmoe.config.tomlwrite import format_value
+from disagmoe.units import MIB, format_bytes
 
 if TYPE_CHECKING:
     from disagmoe.bench.compute import Outcome
@@ -80,6 +82,47 @@ def overlap(
     _conclude(checks(comparisons), figures)
 
 
+@app.command("two-hop")
+def two_hop(
+    quick: Annotated[bool, typer.Option("--quick", help="The slow link alone.")] = False,
+    rounds: Annotated[
+        int | None,
+        typer.Option("--rounds", min=1, help="Steps of each way [default: 5, quick: 3]."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="TOML file of a run; configs/bench/two_hop.toml else."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train with a row per expert worker and with a row per host, over a slow network.
+
+    Hosts are network namespaces with one core each, one with an attention worker and one with two
+    expert workers. Compares bytes on the link with those that routing decisions ask for. Needs root
+    and iproute2. Exits with 1 when the comparison is not valid or rows per host are no faster, and
+    says why.
+    """
+    # torch and Ray take seconds to import, which `disagmoe --help` should not pay
+    from disagmoe.bench.scenarios import configs_folder
+    from disagmoe.bench.two_hop import COMPUTE_BOUND, LINK_BOUND
+    from disagmoe.bench.two_hop import compare as compare_ways
+    from disagmoe.bench.two_hop_verdict import as_json as all_figures
+    from disagmoe.bench.two_hop_verdict import checks, table
+    from disagmoe.cluster.local import temporary_folder
+    from disagmoe.cluster.signals import sigterm_raises
+
+    run = config or configs_folder() / "two_hop.toml"
+    rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
+    multiples = (LINK_BOUND,) if quick else (LINK_BOUND, COMPUTE_BOUND)
+    comparisons = []
+    with sigterm_raises(), stdout_for_results(), temporary_folder() as scratch:
+        for comparison in compare_ways(run, rounds, multiples, Path(scratch), _say):
+            _say("\n".join(table(comparison)))
+            comparisons.append(comparison)
+    figures = all_figures(comparisons, rounds) if as_json else None
+    _conclude(checks(comparisons), figures)
+
+
 @app.command()
 def driver(
     workers: Annotated[int, typer.Option(min=2, help="Stub workers, an even number.")] = 16,
@@ -115,11 +158,13 @@ def faults(
     compare with a run in which they are not. Exits with 1 unless every fault is noticed within 30 s
     and overcome, nothing is left behind, and all bits are the same."""
     from disagmoe.bench.faults import run_drill
+    from disagmoe.bench.outcomes import HEADER, line_of
     from disagmoe.cluster.local import temporary_folder
     from disagmoe.cluster.signals import sigterm_raises
 
     with sigterm_raises(), stdout_for_results(), temporary_folder() as folder:
         found = run_drill(seed, count, Path(folder), _say)
+    _say("\n".join([HEADER, *map(line_of, found.outcomes)]))
     told = found.to_dict()
     keys = ("faults", "recovered", "truthful_errors", "hangs", "leaks", "bit_equal")
     _say(", ".join(f"{key} {told[key]}" for key in keys) + f"; {found.elapsed_s:.0f} s")
@@ -127,6 +172,49 @@ def faults(
         typer.echo(json.dumps(told))
     if not found.good:
         raise typer.Exit(FAILED)
+
+
+@app.command()
+def link(
+    config: Annotated[Path, typer.Option("--config", help="TOML file of the run to be placed.")],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated."),
+    ] = None,
+    address: Annotated[
+        str, typer.Option("--address", metavar="auto|local|HOST:PORT", help="Ray to use.")
+    ] = "",
+    mib: Annotated[int, typer.Option("--mib", min=1, help="MiB of a large message.")] = 16,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure every edge between the workers of a run, where they would be placed.
+
+    Takes the run's nodes, transport, network devices and channels, but neither its data nor its
+    directory. Edges of a channel are measured in rounds in which each worker sends to one other and
+    receives from one. Warns of each that is slower than the machines of `[hardware]`, which plans
+    are made with.
+    """
+    # torch and Ray take seconds to import, which `disagmoe --help` should not pay
+    from disagmoe.api.preflight import resolved_on
+    from disagmoe.bench.link import measure_edges
+    from disagmoe.cluster.join import choose, joined
+    from disagmoe.cluster.local import temporary_folder
+    from disagmoe.cluster.signals import sigterm_raises
+
+    named = [f"cluster.address={format_value(address)}"] if address else []
+    run = load_run_config(config, [*(sets or ()), *named])
+    with (
+        sigterm_raises(),
+        stdout_for_results(),
+        joined(choose(run.cluster, os.environ)) as there,
+        temporary_folder() as scratch,
+    ):
+        found = measure_edges(resolved_on(run, there), there, Path(scratch), mib * MIB, _say)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict()))
+        return
+    for line in found.lines():
+        typer.echo(line)
 
 
 @app.command()

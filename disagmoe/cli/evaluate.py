@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from disagmoe.units import GIB
+
 
 class Precision(StrEnum):
     """Types of weights and activations."""
@@ -29,11 +31,16 @@ def evaluate(
     precision: Annotated[
         Precision, typer.Option(help="Type of weights and activations.")
     ] = Precision.FP32,
+    memory_gib: Annotated[
+        float,
+        typer.Option(min=0, help="GiB for weights and hidden states; 0 is 3/4 of what is free."),
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print the loss of a checkpoint, as cross-entropy per token, and the perplexity.
 
-    One process holds the whole model; to evaluate while training, see `train.eval`.
+    In one process, which reads layer by layer what does not fit into its memory. To evaluate with
+    the workers of a run, see `train.eval`.
     """
     from disagmoe.api.evaluate import evaluate as run
 
@@ -44,6 +51,7 @@ def evaluate(
         sequence_length=sequence_length,
         batch_size=batch_size,
         precision=precision.value,
+        memory_bytes=int(memory_gib * GIB),
         report=_progress,
     )
     if as_json:
@@ -55,6 +63,6 @@ def evaluate(
     )
 
 
-def _progress(done: int, of: int) -> None:
+def _progress(share: float) -> None:
     if sys.stderr.isatty():
-        print(f"\r{done} of {of} sequences", end="\n" if done == of else "", file=sys.stderr)
+        print(f"\r{share:.0%}", end="\n" if share == 1 else "", file=sys.stderr)

@@ -28,11 +28,16 @@ def simulate(
             "for Perfetto.",
         ),
     ] = None,
+    ignore_memory: Annotated[
+        bool, typer.Option("--ignore-memory", help="Simulate what cannot fit into memory, too.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Simulate a step: its time and lower bound, tokens/s, MFU, what every group does with its
-    time, the critical path, and memory. Machines and network are those of section `hardware`."""
+    time, the critical path, and memory. Machines and network are those of section `hardware`. A run
+    that cannot fit into memory is refused, with the cheapest change that does."""
     from disagmoe.planner.auto import divided
+    from disagmoe.planner.room import check_room, room_of_machines
     from disagmoe.schedule.drawing import save
     from disagmoe.simulator.chart import chart_of
     from disagmoe.simulator.perfetto import write_trace
@@ -41,6 +46,8 @@ def simulate(
 
     try:
         run = divided(load_run_config(config, sets or ()))
+        if not ignore_memory:
+            check_room(run, room_of_machines(run))
         result = simulate_config(run)
     except ScheduleError as error:
         raise ConfigError(str(error)) from None

@@ -21,6 +21,10 @@ class SideConfig(Section):
     accelerator: str = ""
     """Kind of GPU, such as `H800`: the node's `accelerator_type` in Ray and the name of the device
     that each worker sees must say so. Empty takes any."""
+    label: str = ""
+    """Label in Ray of the nodes of this side, such as `pool=a`; empty takes those that offer the
+    resource `attention_node` or `expert_node`. That resource keeps other runs off a node; a label
+    does not, where its CPUs and GPUs suffice for both."""
 
 
 class ClusterConfig(Section):
@@ -42,7 +46,7 @@ class ClusterConfig(Section):
     NCCL_IB_HCA; gloo binds to the first with an address. Other workers get the RDMA devices next to
     their GPU; gloo takes the address that Ray knows. For `cluster.mode = "cluster"`."""
     wait_s: float = Field(default=0.0, ge=0)
-    """Longest time to wait for nodes that others use."""
+    """Longest time to wait for nodes that others use, or that have not joined the cluster yet."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes CUDA where this machine, or each side's nodes, have it."""
     transport: Literal["auto", "gloo", "nccl"] = "auto"

@@ -13,6 +13,10 @@ if TYPE_CHECKING:  # run.py uses these rules
 
 _ADDRESS = re.compile(r"[^\s:/]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
 _DEVICE = re.compile(r"[^\s,=^]+")  # NCCL and gloo split lists at commas; `=` and `^` mean more
+_LABEL = re.compile(  # ray.io, "Use labels": letters, digits, - _ . and a prefix before a slash
+    r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?=[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?",
+    re.ASCII,
+)
 _FEW = 4
 
 
@@ -97,6 +101,16 @@ def gpus_hold_workers(config: "RunConfig") -> Iterator[str]:
             )
 
 
+def labels_are_ones(config: "RunConfig") -> Iterator[str]:
+    """`cluster.attention.label` and `cluster.expert.label` are KEY=VALUE."""
+    for name, side in _sides(config):
+        if side.label and not _LABEL.fullmatch(side.label):
+            yield (
+                f"cluster.{name}.label = {format_value(side.label)}; expected KEY=VALUE, as in "
+                "`ray start --labels`, such as pool=a"
+            )
+
+
 def nic_map_names_workers(config: "RunConfig") -> Iterator[str]:
     """`cluster.nic_map` gives workers of this run at least one device each."""
     workers = config.parallel.worker_names
@@ -122,8 +136,11 @@ def _sides(config: "RunConfig") -> tuple[tuple[str, SideConfig], ...]:
 
 
 def _given(side: SideConfig) -> bool:
-    """Whether anything in `side` is not its default, which means nothing."""
-    return bool(side.workers_per_node or side.gpus_per_node or side.accelerator)
+    """Whether anything in `side` is not its default, which means nothing.
+
+    Not by comparison as a whole: it may stand for a section that is wrong elsewhere.
+    """
+    return bool(side.workers_per_node or side.gpus_per_node or side.accelerator or side.label)
 
 
 CLUSTER_RULES: tuple[Callable[["RunConfig"], Iterator[str]], ...] = (
@@ -133,5 +150,6 @@ CLUSTER_RULES: tuple[Callable[["RunConfig"], Iterator[str]], ...] = (
     colocated_nodes_are_attentions,
     gpus_are_for_cuda,
     gpus_hold_workers,
+    labels_are_ones,
     nic_map_names_workers,
 )

@@ -35,6 +35,15 @@ class CostsConfig(Section):
     """Attention, norms and router of one layer, backward."""
     embed_bwd: float = Field(default=0.05, ge=0)
     """Input embedding, backward."""
+    fan_out: float = Field(default=0.05, ge=0)
+    """Handing rows out to the expert workers of a host; this and the next three for
+    `dedupe = "node"` only."""
+    gather_add: float = Field(default=0.05, ge=0)
+    """Adding up what those return."""
+    fan_out_bwd: float = Field(default=0.05, ge=0)
+    """Handing gradients of outputs out to them."""
+    gather_add_bwd: float = Field(default=0.05, ge=0)
+    """Adding up the gradients that those return."""
     rows: float = Field(default=0.5, ge=0)
     """Transfer of tokens to the experts."""
     outputs: float = Field(default=0.5, ge=0)
@@ -47,6 +56,15 @@ class CostsConfig(Section):
     """Transfer of the gradients of the tokens and gate weights."""
     dresidual: float = Field(default=0.25, ge=0)
     """Transfer of the gradient of the residual stream; for `residual = "direct"` only."""
+    fan_rows: float = Field(default=0.1, ge=0)
+    """Transfer of tokens to the expert workers of a host; this and the next three for
+    `dedupe = "node"` only."""
+    near_outputs: float = Field(default=0.1, ge=0)
+    """Transfer of their outputs inside the host."""
+    fan_doutputs: float = Field(default=0.1, ge=0)
+    """Transfer of the gradients of the outputs to them."""
+    near_drows: float = Field(default=0.1, ge=0)
+    """Transfer of the gradients of the tokens and gate weights inside the host."""
 
 
 USUAL = CostsConfig()

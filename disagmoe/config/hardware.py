@@ -25,9 +25,8 @@ class HardwareConfig(Section):
         "usual", "h800-kernel", "h800-paperfit", "h800-paperstep", "cpu-kernel"
     ] = "usual"
     """Share of data sheets that is reached: `h800-kernel` from measured kernels and links,
-    `h800-paperfit` from what the DisagMoE paper reports (`h800-paperstep`: the same figure, read as
-    a whole step), `cpu-kernel` for cores; the `usual` one is the first, the last for `cpu`, and
-    what was measured for a file of `disagmoe calibrate`."""
+    `h800-paperfit` from the DisagMoE paper (`h800-paperstep`: its figure read as a whole step),
+    `cpu-kernel` for cores. `usual`: the first, the last for `cpu`, or what a file has measured."""
     workers_per_node: int = Field(default=8, ge=1)
     """Workers on one host, which reach each other without the network."""
     mixed_nodes: bool = False
@@ -46,6 +45,9 @@ class HardwareConfig(Section):
     expert_skew: float = Field(default=0.0, ge=0)
     """How unequally tokens choose experts: popularity falls as 1 / rank to this power; 0 is
     balanced. Workers are simulated one by one where it is not 0."""
+    routing_peak: float = Field(default=3.0, ge=1)
+    """How many times as many tokens as usual may come to an expert worker in one layer of one
+    micro-batch: memory is kept free for so many, at most for all of them."""
     slow_worker: str = ""
     """A worker that computes slower than the others, as in `F0.3`; none where empty. Workers are
     simulated one by one where it is given."""

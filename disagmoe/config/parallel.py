@@ -8,6 +8,8 @@ from disagmoe.config.base import Section
 from disagmoe.config.costs import CostsConfig
 
 ScheduleName = Literal["af_pipe", "ep_1f1b", "ep_overlap", "serial"]
+DedupeName = Literal["rank", "none", "node"]
+Recompute = Literal["none", "attention", "experts", "all"]
 
 FIRST_PROFILED, PROFILED = 1, 2
 """With a profile: the first measured step, from 0 (the very first is slower for reasons of its
@@ -65,16 +67,21 @@ class ParallelConfig(Section):
     `direct` sends it to the next attention group, `fused` lets it travel with the rows to the
     experts, at no extra bytes; `auto` takes `local` for one group, else `fused`, or `direct` with
     shared experts on the attention workers."""
-    dedupe: Literal["rank", "none", "node"] = "rank"
+    dedupe: DedupeName = "rank"
     """Rows on the wire: `rank` sends a token once to each expert worker, `none` once to each of its
-    experts (for comparison), `node` once to each host, where it is passed on (simulated only)."""
+    experts (for comparison), `node` once to each host of expert workers, where a gateway passes it
+    on and adds up what comes back."""
+    workers_per_host: int = Field(default=0, ge=0)
+    """Expert workers of a group on each host, in rank order, for `dedupe = "node"`; 0 takes
+    `cluster.expert.workers_per_node` (of `cluster.attention` where the sides share workers), or
+    without that `hardware.workers_per_node`."""
     dispatch: Literal["same", "fp8"] = "same"
     """Type in which rows travel to the experts: the `same` as they are computed in, or `fp8` with a
     scale per 128 numbers, as in DeepSeek-V3 (simulated only)."""
     shared_experts: Literal["attention", "expert"] = "attention"
     """Side of the experts that all tokens visit: on the `attention` workers, each for its own
     tokens, or on the `expert` workers, each for the tokens whose first choice it holds."""
-    recompute: Literal["none", "attention", "experts", "all"] = "none"
+    recompute: Recompute = "none"
     """Side whose activations are computed again for the backward instead of kept; where tokens go
     is kept in any case."""
     split_backward: bool = False

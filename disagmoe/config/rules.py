@@ -14,6 +14,7 @@ from disagmoe.config.hardware_rules import (
     machines_are_known,
     slow_worker_is_there,
 )
+from disagmoe.config.hosts import hosts_are_those_of_the_cluster
 from disagmoe.config.model_rules import MODEL_RULES
 from disagmoe.config.parallel import COLOCATED, FIRST_PROFILED, PROFILED, micro_batches
 from disagmoe.config.phrases import divisors, list_numbers, plural, span
@@ -443,5 +444,6 @@ RULES: tuple[Rule, ...] = (
     machines_are_known,
     colocated_machines_match,
     slow_worker_is_there,
+    hosts_are_those_of_the_cluster,
 )
 CAUTIONS: tuple[Rule, ...] = (attention_workers_have_sequences, router_learns)

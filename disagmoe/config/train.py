@@ -5,6 +5,12 @@ from typing import Literal
 from pydantic import Field
 
 from disagmoe.config.base import Section
+from disagmoe.units import MIB
+
+_FP32_BYTES = 4
+HEAD_BYTES = 128 * MIB
+"""About three times as much is in memory: logits, their softmax and their gradient. Of a vocabulary
+of 152k that is 220 tokens at a time, with which a product of matrices is still efficient."""
 
 
 class OptimizerConfig(Section):
@@ -69,6 +75,10 @@ class LossConfig(Section):
     z_coef: float = Field(default=0.0, ge=0)
     """Weight of the router z-loss, the mean squared log-sum-exp of the router logits; summed over
     layers."""
+
+    def head_tokens(self, vocab_size: int) -> int:
+        """Tokens whose logits are in memory at a time: `chunk_tokens`, or what 0 stands for."""
+        return self.chunk_tokens or max(1, HEAD_BYTES // (_FP32_BYTES * vocab_size))
 
     @property
     def balances_step(self) -> bool:

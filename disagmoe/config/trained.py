@@ -2,6 +2,7 @@
 
 from disagmoe.config.catalogue import join_words
 from disagmoe.config.families import TRAINED
+from disagmoe.config.hosts import unequal_hosts
 from disagmoe.config.run import RunConfig
 from disagmoe.config.tomlwrite import format_value
 from disagmoe.errors import ConfigError
@@ -17,10 +18,7 @@ def only_planned(config: RunConfig) -> list[str]:
             f"not trained yet; use {families}"
         )
     parallel = config.parallel
-    if parallel.dedupe == "node":
-        found.append(
-            'parallel.dedupe = "node" can be simulated, but not run yet; use "rank" or "none"'
-        )
+    found += unequal_hosts(config)
     if parallel.dispatch == "fp8":
         found.append('parallel.dispatch = "fp8" can be simulated, but not run yet; use "same"')
     return found

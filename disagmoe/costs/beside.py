@@ -11,14 +11,16 @@ from disagmoe.costs.calibration import NO_WORK
 from disagmoe.costs.kernels import Machine
 from disagmoe.costs.network import Seconds, Transfer, network_bytes_per_s
 from disagmoe.costs.scenario import Scenario
-from disagmoe.schedule.ir import Op, SlotKind
+from disagmoe.schedule.ir import GATEWAY_OPS, INSIDE_HOSTS, Op, SlotKind
 from disagmoe.schedule.layout import Group, Side
 
 _TO_EXPERTS = (SlotKind.ROWS, SlotKind.DOUTPUTS)
 _FROM_EXPERTS = (SlotKind.OUTPUTS, SlotKind.DROWS)
+_SENT_BY_EXPERTS = (*_FROM_EXPERTS, *INSIDE_HOSTS)
+_SENT_TO_EXPERTS = (*_TO_EXPERTS, *INSIDE_HOSTS)
 _OPS = {
     Side.ATTENTION: (Op.ATTN_FWD, Op.ATTN_BWD),
-    Side.EXPERT: (Op.EXPERTS_FWD, Op.EXPERTS_BWD),
+    Side.EXPERT: (Op.EXPERTS_FWD, Op.EXPERTS_BWD, *sorted(GATEWAY_OPS)),
 }
 
 
@@ -83,12 +85,16 @@ def waited_for(scenario: Scenario, number: int, layer: LayerTimes) -> LayerTimes
     }
     found = {}
     for kind, transfer in layer.transfers.items():
-        source = experts if kind in _FROM_EXPERTS else attention
-        target = experts if kind in _TO_EXPERTS else attention
+        source = experts if kind in _SENT_BY_EXPERTS else attention
+        target = experts if kind in _SENT_TO_EXPERTS else attention
         sending = _paced(transfer.source_work, scenario.paces(source))
         receiving = _paced(transfer.target_work, scenario.paces(target))
         if source == target:
             sending = receiving = tuple(map(float.__add__, sending, receiving))
+        if kind in INSIDE_HOSTS:
+            near = _left(transfer.near_source, 0.0, sending, 0.0)
+            found[kind] = replace(transfer, near_source=near)
+            continue
         ahead_s = hidden_s if kind is SlotKind.DROWS else 0.0
         found[kind] = replace(
             transfer,
@@ -118,7 +124,8 @@ def _computes(scenario: Scenario, layers: Sequence[LayerTimes]) -> Iterator[tupl
     for number, layer in enumerate(layers):
         for role in (layout.attention(number), layout.experts(number)):
             for op in _OPS[role.side]:
-                yield role, layer.ops[op]
+                if op in layer.ops:
+                    yield role, layer.ops[op]
 
 
 def _works(scenario: Scenario, layers: Sequence[LayerTimes]) -> Iterator[tuple[Group, Seconds]]:
@@ -128,8 +135,8 @@ def _works(scenario: Scenario, layers: Sequence[LayerTimes]) -> Iterator[tuple[G
     for number, layer in enumerate(layers):
         attention, experts = layout.attention(number), layout.experts(number)
         for kind, transfer in layer.transfers.items():
-            yield experts if kind in _FROM_EXPERTS else attention, transfer.source_work
-            yield experts if kind in _TO_EXPERTS else attention, transfer.target_work
+            yield experts if kind in _SENT_BY_EXPERTS else attention, transfer.source_work
+            yield experts if kind in _SENT_TO_EXPERTS else attention, transfer.target_work
 
 
 def _add(sums: dict[Group, Seconds], group: Group, seconds: Sequence[float]) -> None:
@@ -147,7 +154,7 @@ def _beside_kernels(scenario: Scenario, layers: Sequence[LayerTimes]) -> dict[Si
     if not held or not scenario.overlaps:
         return dict.fromkeys((Side.ATTENTION, Side.EXPERT), 1.0)
     attention, experts = (
-        sum(max(each.ops[op]) for each in layers for op in _OPS[side])
+        sum(max(each.ops[op]) for each in layers for op in _OPS[side] if op in each.ops)
         for side in (Side.ATTENTION, Side.EXPERT)
     )
     if scenario.layout.colocated:

@@ -14,7 +14,14 @@ class Holding:
 
     side: Side
     parameters: int
-    replicas: int
+    peers: int
+    """Workers of the same group and ring that hold them."""
+    rings: int
+
+    @property
+    def replicas(self) -> int:
+        """All workers that hold them."""
+        return self.peers * self.rings
 
     @property
     def shard(self) -> int:
@@ -29,17 +36,20 @@ def holdings(scenario: Scenario, worker: Worker) -> tuple[Holding, ...]:
     for role in layout.roles_of(worker.group):
         if role.side is Side.ATTENTION:
             count = attention_parameters(scenario, role)
-            found.append(Holding(role.side, count, layout.attention_workers * layout.rings))
-        else:
-            count = expert_parameters(scenario, role, worker.rank)
-            found.append(Holding(role.side, count, layout.rings))
+            found.append(Holding(role.side, count, layout.attention_workers, layout.rings))
+            continue
+        count = expert_parameters(scenario, role, worker.rank)
+        found.append(Holding(role.side, count, 1, layout.rings))
+        if scenario.shared_with_experts:
+            count = len(layout.layers_of(role)) * parameters.shared_parameters(scenario.model)
+            found.append(Holding(role.side, count, layout.expert_workers, layout.rings))
     return tuple(found)
 
 
 def attention_parameters(scenario: Scenario, role: Group) -> int:
     """Parameters of an attention worker in `role`: its layers, and what is at the ends of the ring;
     dense layers are with the embedding."""
-    model, layout = scenario.model, scenario.layout
+    model, layout = scenario.attention_model, scenario.layout
     count = len(layout.layers_of(role)) * parameters.attention_side_parameters(model)
     if role == layout.embedding:
         count += parameters.matrix_of_vocabulary(model)

@@ -4,20 +4,20 @@ Workers reach other hosts by network card and each other on one host by NVLink. 
 follows from how hosts are filled and from `parallel.dedupe`:
 
 - `none`, `rank`: straight to its expert worker;
-- `node`: by network card once to every host where its token has an expert, to the worker of the
-  sender's number there, and on by NVLink; sums come back the same way.
+- `node`: by network card once to every host where its token has an expert, to a gateway there; on
+  from it by NVLink, which is a transfer of its own; sums come back the same way.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
+from disagmoe.config.hosts import mixed_hosts, planned_per_host
 from disagmoe.costs.kernels import Machine
 from disagmoe.costs.routing import Loads, loads, popularity
 from disagmoe.costs.scenario import Scenario
 from disagmoe.costs.wire import payload_bytes
 from disagmoe.schedule.costs import Leg, Link, Way
-from disagmoe.schedule.ir import SlotKind
+from disagmoe.schedule.ir import INSIDE_HOSTS, SlotKind
 
 _TO_EXPERTS = frozenset({SlotKind.ROWS, SlotKind.DOUTPUTS})
 _OF_DISPATCH = frozenset({SlotKind.ROWS, SlotKind.DROWS})
@@ -70,6 +70,12 @@ class Routes:
     """Rows of a token that each expert worker gets."""
     hosts: float
     """Hosts of expert workers that a token reaches."""
+    two_hop: bool
+
+    @property
+    def sent(self) -> float:
+        """Rows of a token that leave its attention worker."""
+        return self.hosts if self.two_hop else sum(self.copies)
 
 
 def routes(scenario: Scenario, layer: int) -> Routes:
@@ -78,16 +84,28 @@ def routes(scenario: Scenario, layer: int) -> Routes:
     chances = popularity(model, skew, layer) if skew else None
     parts = scenario.expert_parts
     workers = loads(model, parts, chances)
-    size = _expert_workers_per_host(scenario)
+    planned = planned_per_host(scenario.parallel, scenario.hardware)
+    size = scenario.layout.workers_per_host or planned
     hosts = [sum(parts[at : at + size]) for at in range(0, len(parts), size)]
     copies = workers.choices if scenario.parallel.dedupe == "none" else workers.rows
-    return Routes(workers, copies, sum(loads(model, hosts, chances).rows))
+    reached = sum(loads(model, hosts, chances).rows)
+    return Routes(workers, copies, reached, scenario.layout.two_hop)
+
+
+def home_tokens(scenario: Scenario, choices: float) -> float:
+    """Tokens of a micro-batch whose first choice is on an expert worker that has `choices` of each
+    token on average, where shared experts work on them; 0 where those are elsewhere."""
+    if not scenario.shared_with_experts:
+        return 0.0
+    return sum(scenario.tokens) * choices / scenario.model.top_k
 
 
 def transfer(scenario: Scenario, kind: SlotKind, route: Routes) -> Transfer:
     """Return how long `kind` takes on its way."""
     if kind in _RESIDUALS:
         return _residual(scenario, kind)
+    if kind in INSIDE_HOSTS:
+        return _inside(scenario, kind, route)
     tokens, size = scenario.tokens, payload_bytes(scenario, kind)
     per_worker = [
         copies * size.row + choices * size.choice
@@ -112,12 +130,12 @@ def transfer(scenario: Scenario, kind: SlotKind, route: Routes) -> Transfer:
     of_attention, of_experts = (
         _work(machine, nbytes, peers - ways.own, shares.both, sends=sends)
         for machine, nbytes, peers, shares, sends in (
-            (scenario.attention, attention, len(experts), ways.attention, to_experts),
-            (scenario.experts, experts, len(attention), ways.experts, not to_experts),
+            (scenario.attention, attention, ways.experts_met, ways.attention, to_experts),
+            (scenario.experts, experts, ways.attention_met, ways.experts, not to_experts),
         )
     )
     if to_experts:
-        near = [both_ends * share + ways.passed_on for share in ways.experts.near]
+        near = [both_ends * share for share in ways.experts.near]
         return Transfer(
             near_source=_nvlink(scenario.attention, attention, ways.attention.near),
             out=network,
@@ -129,9 +147,7 @@ def transfer(scenario: Scenario, kind: SlotKind, route: Routes) -> Transfer:
             latency_s=latency_s,
         )
     return Transfer(
-        near_source=_nvlink(
-            scenario.experts, experts, [share + ways.passed_on for share in ways.experts.near]
-        ),
+        near_source=_nvlink(scenario.experts, experts, ways.experts.near),
         out=network_of_experts,
         into=network,
         near_target=_nvlink(
@@ -163,6 +179,31 @@ def _residual(scenario: Scenario, kind: SlotKind) -> Transfer:
     )
 
 
+def _inside(scenario: Scenario, kind: SlotKind, route: Routes) -> Transfer:
+    """Between gateways and the experts of their host, by NVLink but for the gateway's own share. A
+    host's gateways have equal parts of its rows, so that each sends as much as one of its workers
+    is sent on average; every worker counts as one that is sent its own."""
+    size, whole = payload_bytes(scenario, kind), sum(scenario.tokens)
+    layout = scenario.layout
+    elsewhere = 1 - 1 / min(layout.workers_per_host, layout.expert_workers)
+    nbytes = [
+        whole * (copies * size.row + choices * size.choice)
+        for copies, choices in zip(route.copies, route.workers.choices, strict=True)
+    ]
+    none, shares = (0.0,) * len(nbytes), (elsewhere,) * len(nbytes)
+    others = min(layout.workers_per_host, layout.expert_workers) - 1
+    return Transfer(
+        near_source=_nvlink(scenario.experts, nbytes, shares),
+        out=none,
+        into=none,
+        near_target=none,
+        parts=_shares(nbytes),
+        source_work=_work(scenario.experts, nbytes, others, shares, sends=True),
+        target_work=_work(scenario.experts, nbytes, others, shares, sends=False),
+        latency_s=scenario.experts.calibration.latency_s,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Shares:
     """Shares of a payload's bytes, counted by copies at expert workers, on the ways of each worker
@@ -181,10 +222,12 @@ class _Shares:
 class _Ways:
     attention: _Shares
     experts: _Shares
-    passed_on: float
-    """By NVLink on the host of the expert workers, after or before the network."""
     own: int
     """Peers of a worker that are itself."""
+    experts_met: int
+    """Expert workers that an attention worker exchanges with; with two hops one on each host."""
+    attention_met: int
+    """Attention workers that an expert worker exchanges with."""
 
 
 def _ways(scenario: Scenario, kind: SlotKind, route: Routes) -> _Ways:
@@ -198,16 +241,21 @@ def _ways(scenario: Scenario, kind: SlotKind, route: Routes) -> _Ways:
         attention, experts = (
             _Shares((apart,) * len(side), (near,) * len(side)) for side in (tokens, copies)
         )
-    if scenario.parallel.dedupe != "node":
-        return _Ways(attention, experts, 0.0, own)
-    gateways = min(_expert_workers_per_host(scenario), layout.expert_workers)
+    if not route.two_hop:
+        return _Ways(attention, experts, own, len(copies), len(tokens))
     reached = route.hosts / sum(copies)
-    passed_on = fmean(experts.network) * (1 - 1 / gateways)
+    # where both roles are on the same workers, each is its own gateway on its host
+    near = 0.0 if layout.colocated else reached
     attention, experts = (
-        _Shares(tuple(reached * share for share in side.network), side.near)
+        _Shares(
+            tuple(reached * share for share in side.network),
+            tuple(near * share for share in side.near),
+        )
         for side in (attention, experts)
     )
-    return _Ways(attention, experts, passed_on, own)
+    hosts = -(-layout.expert_workers // layout.workers_per_host)
+    served = -(-layout.attention_workers * hosts // layout.expert_workers)
+    return _Ways(attention, experts, own, hosts, served)
 
 
 def _around(amounts: Sequence[float], per_host: int) -> _Shares:
@@ -226,7 +274,7 @@ def _distances(scenario: Scenario, kind: SlotKind) -> tuple[float, float]:
     """Return the shares of copies whose two workers are on different hosts, and on one host, where
     no worker has both ends. Workers are taken to fill their hosts."""
     if _one_pair(scenario, kind) and scenario.hardware.mixed_nodes:
-        hosts = _mixed_hosts(scenario)
+        hosts = mixed_hosts(scenario.parallel, scenario.hardware)
         return (hosts - 1) / hosts, 1 / hosts
     return 1.0, 0.0
 
@@ -235,18 +283,6 @@ def _one_pair(scenario: Scenario, kind: SlotKind) -> bool:
     """Whether both ends of `kind` are of one pair of groups: outputs and their gradients go to and
     come from the next one, on hosts of its own."""
     return scenario.layout.groups == 1 or kind in _OF_DISPATCH
-
-
-def _mixed_hosts(scenario: Scenario) -> int:
-    layout = scenario.layout
-    workers = layout.attention_workers + layout.expert_workers
-    return -(-workers // scenario.hardware.workers_per_node)
-
-
-def _expert_workers_per_host(scenario: Scenario) -> int:
-    if scenario.hardware.mixed_nodes:
-        return -(-scenario.layout.expert_workers // _mixed_hosts(scenario))
-    return scenario.hardware.workers_per_node
 
 
 def network_bytes_per_s(machine: Machine, scenario: Scenario, *, of_experts: bool) -> float:
@@ -260,6 +296,18 @@ def network_bytes_per_s(machine: Machine, scenario: Scenario, *, of_experts: boo
 def nvlink_bytes_per_s(machine: Machine) -> float:
     """Achieved rate of a worker's NVLink, each way."""
     return machine.hardware.nvlink_bytes_per_s * machine.calibration.nvlink_share
+
+
+def edge_bytes_per_s(scenario: Scenario, of_experts: Sequence[bool], *, near: bool) -> float:
+    """Achieved rate between two workers while nothing else moves, that of the slower end;
+    `of_experts` says of each end whether experts are there, `near` whether both are on one host."""
+    machines = [scenario.experts if experts else scenario.attention for experts in of_experts]
+    if near:
+        return min(nvlink_bytes_per_s(machine) for machine in machines)
+    return min(
+        network_bytes_per_s(machine, scenario, of_experts=experts)
+        for machine, experts in zip(machines, of_experts, strict=True)
+    )
 
 
 def _network(

@@ -7,7 +7,7 @@ Letters: T tokens, h hidden, q query heads, g key/value heads, d head width, r r
 the wire, E experts, V vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from disagmoe.config.model import ModelConfig
 from disagmoe.costs import flops, parameters
@@ -34,6 +34,8 @@ class AttentionWork:
     window: int = 0
     rows: float = 0.0
     """Copies of a token that go to expert workers; those of a dense layer are 0."""
+    again: bool = False
+    """Whether the backward computes the forward again."""
 
 
 def attention_products(model: ModelConfig) -> tuple[Product, ...]:
@@ -82,8 +84,10 @@ def attention_backward_s(machine: Machine, model: ModelConfig, work: AttentionWo
     elements = 1.5 * _attention_elements(model) + (3 * work.rows + 3) * model.hidden
     elements += 6 * model.shared_width
     tokens = work.tokens
+    again = attention_forward_s(machine, model, replace(work, rows=0.0)) if work.again else 0.0
     return (
-        _attention_backward_kernels_s(machine, model, work)
+        again
+        + _attention_backward_kernels_s(machine, model, work)
         + 2 * _router_s(machine, model, tokens)
         + 2 * _swiglu_s(machine, model, tokens, model.shared_width)
         + moved_s(
@@ -113,7 +117,8 @@ def dense_backward_s(machine: Machine, model: ModelConfig, work: AttentionWork) 
         return 0.0
     elements = 1.5 * _attention_elements(model) + 4 * model.hidden + 6 * model.dense_width
     return (
-        _attention_backward_kernels_s(machine, model, work)
+        (dense_forward_s(machine, model, work) if work.again else 0.0)
+        + _attention_backward_kernels_s(machine, model, work)
         + 2 * _swiglu_s(machine, model, work.tokens, model.dense_width)
         + moved_s(machine, work.tokens * elements * machine.element_bytes, kernels=8)
         + gradient_sum_s(machine, parameters.dense_layer_parameters(model))
@@ -162,10 +167,20 @@ class ExpertWork:
     pairs: float
     """Of a token and an expert."""
     experts: int
+    shared_tokens: float = 0.0
+    """Tokens for which shared experts on this worker work."""
+    again: bool = False
+    """Whether the backward computes the forward of routed experts again."""
 
 
 def experts_forward_s(machine: Machine, model: ModelConfig, work: ExpertWork) -> float:
     """Seconds of a layer's experts, from rows in to sums out."""
+    return routed_s(machine, model, work) + _shared_s(machine, model, work)
+
+
+def routed_s(machine: Machine, model: ModelConfig, work: ExpertWork) -> float:
+    """Seconds of the experts that tokens are routed to, forward; either half of the backward takes
+    as long."""
     return grouped_s(
         machine,
         pairs=work.pairs,
@@ -176,14 +191,54 @@ def experts_forward_s(machine: Machine, model: ModelConfig, work: ExpertWork) ->
 
 
 def experts_inputs_s(machine: Machine, model: ModelConfig, work: ExpertWork) -> float:
-    """Seconds of the gradients of the rows: products of the size of the forward's."""
-    return experts_forward_s(machine, model, work)
+    """Seconds of the gradients of the rows: products of the size of the forward's. Those of shared
+    experts come with the gradients of their weights."""
+    times = 2 if work.again else 1
+    return times * routed_s(machine, model, work) + 2 * _shared_s(machine, model, work)
 
 
 def experts_weights_s(machine: Machine, model: ModelConfig, work: ExpertWork) -> float:
     """Seconds of the gradients of the weights, likewise, and of adding them to their sums."""
     weights = work.experts * parameters.expert_parameters(model)
-    return experts_forward_s(machine, model, work) + gradient_sum_s(machine, weights)
+    if work.shared_tokens:
+        weights += parameters.shared_parameters(model)
+    return routed_s(machine, model, work) + gradient_sum_s(machine, weights)
+
+
+def _shared_s(machine: Machine, model: ModelConfig, work: ExpertWork) -> float:
+    """Seconds of shared experts on an expert worker: their rows are picked out, and their outputs
+    added to the sums."""
+    if not work.shared_tokens:
+        return 0.0
+    elements = 5 * model.hidden + 3 * model.shared_width
+    return _swiglu_s(machine, model, work.shared_tokens, model.shared_width) + moved_s(
+        machine, work.shared_tokens * elements * machine.element_bytes, kernels=3
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayWork:
+    """What a worker does as a gateway for a micro-batch."""
+
+    rows: float
+    """That come from attention workers."""
+    copies: float
+    """That go to the expert workers of its host."""
+
+
+def fan_out_s(machine: Machine, model: ModelConfig, work: GatewayWork) -> float:
+    """Seconds of handing rows out: those of several senders are put together, then gathered."""
+    elements = 2 * (work.rows + work.copies) * model.hidden
+    return moved_s(machine, elements * machine.element_bytes, kernels=8)
+
+
+def gather_add_s(machine: Machine, model: ModelConfig, work: GatewayWork) -> float:
+    """Seconds of adding up what returns: copies are widened to fp32 and added to sums, which are
+    zeroed before and narrowed afterwards."""
+    element = machine.element_bytes
+    copies = work.copies * (element + 4 * _FP32_BYTES)
+    sums = work.rows * (2 * _FP32_BYTES + 2 * element)
+    return moved_s(machine, (copies + sums) * model.hidden, kernels=6)
 
 
 def gradient_sum_s(machine: Machine, count: float) -> float:
@@ -230,7 +285,7 @@ def _router_s(machine: Machine, model: ModelConfig, tokens: int) -> float:
     return product_s(machine, calibration.projection, tokens, product, peak=peak)
 
 
-def _swiglu_s(machine: Machine, model: ModelConfig, tokens: int, width: int) -> float:
+def _swiglu_s(machine: Machine, model: ModelConfig, tokens: float, width: int) -> float:
     return products_s(machine, machine.calibration.dense, tokens, swiglu_products(model, width))
 
 

@@ -97,6 +97,8 @@ def expert_parameters(model: ModelConfig) -> int:
 
 def shared_parameters(model: ModelConfig) -> int:
     """Parameters of the shared experts of one layer, together."""
+    if not model.shared_width:
+        return 0
     return _swiglu(model, model.shared_width) + _TRAITS[model.family].shared_gate * model.hidden
 
 

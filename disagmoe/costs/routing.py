@@ -58,11 +58,15 @@ def loads(
     """
     experts, top_k = model.experts, model.top_k
     choices, rows, start = [], [], 0
+    missed: dict[tuple[int, float], float] = {}  # parts are mostly alike
     for size in parts:
         chosen = top_k * size / experts if chances is None else sum(chances[start : start + size])
         start += size
         choices.append(chosen)
-        rows.append(1 - _missed(top_k * size / chosen, size, top_k) if chosen else 0.0)
+        if (size, chosen) not in missed:
+            none = _missed(top_k * size / chosen, size, top_k) if chosen else 1.0
+            missed[size, chosen] = none
+        rows.append(1 - missed[size, chosen])
     reach = sum(rows)
     most = _reachable(model, len(parts))
     if reach > most:

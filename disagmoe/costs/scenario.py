@@ -13,7 +13,7 @@ from disagmoe.costs.hardware import Precision, hardware
 from disagmoe.costs.kernels import Machine
 from disagmoe.costs.measured import read_machine
 from disagmoe.errors import ConfigError
-from disagmoe.schedule.layout import Group, Layout, Worker
+from disagmoe.schedule.layout import Group, Layout, Side, Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,27 @@ class Scenario:
     attention: Machine
     experts: Machine
     sequence_length: int
+    head_tokens: int
+    """Tokens whose logits are in memory at a time."""
     overlaps: bool = True
     """Whether workers compute while they communicate."""
+
+    @property
+    def shared_with_experts(self) -> bool:
+        """Whether there are shared experts, and on the expert workers."""
+        return self.model.shared_width > 0 and self.parallel.shared_experts == "expert"
+
+    @cached_property
+    def attention_model(self) -> ModelConfig:
+        """The model without shared experts that are on the expert workers."""
+        if not self.shared_with_experts:
+            return self.model
+        return self.model.model_copy(update={"shared_width": 0})
+
+    def recomputes(self, side: Side) -> bool:
+        """Whether `side` computes its activations again instead of keeping them."""
+        kinds = {Side.ATTENTION: "attention", Side.EXPERT: "experts"}
+        return self.parallel.recompute in ("all", kinds.get(side))
 
     @cached_property
     def sequences(self) -> tuple[int, ...]:
@@ -86,6 +105,7 @@ def scenario_of(config: RunConfig, layout: Layout) -> Scenario:
         attention=machines["attention"],
         experts=machines["experts"],
         sequence_length=config.train.sequence_length,
+        head_tokens=config.train.loss.head_tokens(config.model.vocab_size),
         overlaps=parallel.schedule not in ("serial", "ep_1f1b"),
     )
 

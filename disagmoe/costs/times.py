@@ -14,15 +14,16 @@ from disagmoe.costs.network import (
     Routes,
     Seconds,
     Transfer,
+    home_tokens,
     network_bytes_per_s,
     nvlink_bytes_per_s,
     routes,
     transfer,
 )
-from disagmoe.costs.ops import AttentionWork, ExpertWork
+from disagmoe.costs.ops import AttentionWork, ExpertWork, GatewayWork
 from disagmoe.costs.scenario import Scenario
 from disagmoe.schedule.costs import Link, OpCosts
-from disagmoe.schedule.ir import EXPERT_OPS, Op, SlotKind
+from disagmoe.schedule.ir import EXPERT_OPS, GATEWAY_OPS, INSIDE_HOSTS, Op, SlotKind
 from disagmoe.schedule.layout import Side, Worker
 
 UPDATE = "update"
@@ -62,7 +63,8 @@ class StepTimes:
                 group = layout.embedding
         else:
             seconds = self._layers[layer].ops[op]
-            group = (layout.experts if op in EXPERT_OPS else layout.attention)(layer)
+            of_experts = op in EXPERT_OPS or op in GATEWAY_OPS
+            group = (layout.experts if of_experts else layout.attention)(layer)
         paces = self.scenario.paces(layout.host(group))
         return tuple(
             time * stretch * pace
@@ -144,33 +146,42 @@ def _layers(scenario: Scenario) -> list[LayerTimes]:
 
 
 def _layer(scenario: Scenario, window: int, route: Routes) -> LayerTimes:
-    model, whole = scenario.model, sum(scenario.tokens)
+    model, of_attention, whole = scenario.model, scenario.attention_model, sum(scenario.tokens)
     attention = [
         AttentionWork(
             tokens=tokens,
             length=scenario.sequence_length,
             window=window,
-            rows=sum(route.copies),
+            rows=route.sent,
+            again=scenario.recomputes(Side.ATTENTION),
         )
         for tokens in scenario.tokens
     ]
     experts = [
-        ExpertWork(pairs=whole * choices, experts=held)
+        ExpertWork(
+            pairs=whole * choices,
+            experts=held,
+            shared_tokens=home_tokens(scenario, choices),
+            again=scenario.recomputes(Side.EXPERT),
+        )
         for choices, held in zip(route.workers.choices, scenario.expert_parts, strict=True)
     ]
     on_attention, on_experts = scenario.attention, scenario.experts
     inputs = _each(experts, lambda work: ops.experts_inputs_s(on_experts, model, work))
     weights = _each(experts, lambda work: ops.experts_weights_s(on_experts, model, work))
     kinds = _ACTIVATIONS + (_RESIDUALS if scenario.layout.direct_residual else ())
+    kinds += INSIDE_HOSTS if scenario.layout.two_hop else ()
     return LayerTimes(
         ops=_as_run(
             scenario,
             {
                 Op.ATTN_FWD: _each(
-                    attention, lambda work: ops.attention_forward_s(on_attention, model, work)
+                    attention,
+                    lambda work: ops.attention_forward_s(on_attention, of_attention, work),
                 ),
                 Op.ATTN_BWD: _each(
-                    attention, lambda work: ops.attention_backward_s(on_attention, model, work)
+                    attention,
+                    lambda work: ops.attention_backward_s(on_attention, of_attention, work),
                 ),
                 Op.EXPERTS_FWD: _each(
                     experts, lambda work: ops.experts_forward_s(on_experts, model, work)
@@ -178,17 +189,33 @@ def _layer(scenario: Scenario, window: int, route: Routes) -> LayerTimes:
                 Op.EXPERTS_DGRAD: inputs,
                 Op.EXPERTS_WGRAD: weights,
                 Op.EXPERTS_BWD: tuple(map(sum, zip(inputs, weights, strict=True))),
+                **(_gateways(scenario, route) if scenario.layout.two_hop else {}),
             },
         ),
         transfers={kind: transfer(scenario, kind, route) for kind in kinds},
     )
 
 
+def _gateways(scenario: Scenario, route: Routes) -> dict[Op, Seconds]:
+    """Gateways have equal parts of what comes to all hosts."""
+    workers, tokens = scenario.layout.expert_workers, sum(scenario.tokens)
+    rows, copies = tokens * route.hosts / workers, tokens * sum(route.copies) / workers
+    work, machine = GatewayWork(rows=rows, copies=copies), scenario.experts
+    fan_out_s = (ops.fan_out_s(machine, scenario.model, work),) * workers
+    gather_add_s = (ops.gather_add_s(machine, scenario.model, work),) * workers
+    return {
+        Op.FAN_OUT: fan_out_s,
+        Op.GATHER_ADD: gather_add_s,
+        Op.FAN_OUT_BWD: fan_out_s,
+        Op.GATHER_ADD_BWD: gather_add_s,
+    }
+
+
 def _as_run(scenario: Scenario, kernels: Mapping[Op, Seconds]) -> dict[Op, Seconds]:
     """What whole ops take of which `kernels` has the kernels' seconds."""
     found = {}
     for op, seconds in kernels.items():
-        machine = scenario.experts if op in EXPERT_OPS else scenario.attention
+        machine = scenario.experts if op in EXPERT_OPS | GATEWAY_OPS else scenario.attention
         found[op] = tuple(map(machine.calibration.op(op.value), seconds))
     return found
 
@@ -206,7 +233,12 @@ def _edges(scenario: Scenario) -> dict[Op, Seconds]:
     """Both ends of the network; dense layers count as part of the embedding."""
     machine, model = scenario.attention, scenario.model
     layers = [
-        AttentionWork(tokens=1, length=scenario.sequence_length, window=model.window_of(layer))
+        AttentionWork(
+            tokens=1,
+            length=scenario.sequence_length,
+            window=model.window_of(layer),
+            again=scenario.recomputes(Side.ATTENTION),
+        )
         for layer in range(model.dense_layers)
     ]
 
@@ -234,12 +266,12 @@ def _edges(scenario: Scenario) -> dict[Op, Seconds]:
 
 
 def _end(scenario: Scenario, worker: Worker) -> EndTimes:
-    layout, per_host = scenario.layout, scenario.hardware.workers_per_node
+    per_host = scenario.hardware.workers_per_node
     reduce_s = update_s = gather_s = 0.0
     for held in holdings(scenario, worker):
         of_experts = held.side is Side.EXPERT
         machine = scenario.experts if of_experts else scenario.attention
-        neighbours = min(per_host, 1 if of_experts else layout.attention_workers)
+        neighbours = min(per_host, held.peers)
         apart = (held.replicas - neighbours) / held.replicas
         near = (neighbours - 1) / held.replicas
         latency_s = machine.calibration.latency_s if held.replicas > 1 else 0.0

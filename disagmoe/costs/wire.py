@@ -32,12 +32,19 @@ def payload_bytes(scenario: Scenario, kind: SlotKind) -> PayloadBytes:
     match kind:
         case SlotKind.ROWS:
             row = hidden if scenario.parallel.dispatch == "same" else _fp8(scenario.model.hidden)
-            home = 1 if layout.fused_residual else 0
+            home = layout.fused_residual or scenario.shared_with_experts
             return PayloadBytes(row + token + home, _GATE_BYTES + 2 * _INDEX_BYTES)
         case SlotKind.OUTPUTS:
             return PayloadBytes(hidden + token)
         case SlotKind.DROWS:
             return PayloadBytes(hidden, _GATE_BYTES)
+        case SlotKind.FAN_ROWS:  # as rows, without their tokens
+            rows = payload_bytes(scenario, SlotKind.ROWS)
+            return PayloadBytes(rows.row - token, rows.choice)
+        case SlotKind.NEAR_DROWS:
+            return payload_bytes(scenario, SlotKind.DROWS)
+        case SlotKind.NEAR_OUTPUTS | SlotKind.FAN_DOUTPUTS:
+            return PayloadBytes(hidden)
         case SlotKind.DOUTPUTS | SlotKind.RESIDUAL | SlotKind.DRESIDUAL:
             return PayloadBytes(hidden)
         case _:

@@ -137,7 +137,7 @@ def _lines(panel: Panel) -> timeseries.Panel:
         made.stacking(StackingConfig().mode(common.StackingMode.NORMAL))
     if panel.log_scale:
         scale = ScaleDistributionConfig().type(common.ScaleDistribution.LOG)
-        made.scale_distribution(scale.log(10))
+        made.scale_distribution(scale.log(2))
     return made
 
 

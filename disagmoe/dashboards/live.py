@@ -18,6 +18,7 @@ from disagmoe.dashboards.verdict import (
     Verdict,
     compare,
     compare_channels,
+    compare_result,
     compare_trace,
     judge,
     read_steps,
@@ -33,6 +34,8 @@ _EVAL_EVERY = 32
 _FIRST_TRACED, _TRACED = _EVAL_EVERY + 1, _EVAL_EVERY - 2
 """Steps whose trace is compared with what Prometheus shows for the same time: those between two
 evaluations, whose time is counted and not traced."""
+_SAVE_EVERY = _EVAL_EVERY - 2
+"""Of two checkpoints the first comes before these steps, the second after all that are watched."""
 _LEAST_S = 12.0
 """How long these are watched: rates need some scrapes."""
 _MOST_STEPS = _TRACED - 6
@@ -69,6 +72,8 @@ z_coef = 1e-3
 [train.eval]
 every = {eval_every}
 sequences = 4
+[checkpoint]
+interval_steps = {save_every}
 [data]
 paths = ["{data}"]
 [trace]
@@ -109,15 +114,18 @@ def check_live(
         steps = read_steps(run_dir)
         wrong = compare(server, steps, at_s) + compare_channels(server, steps, at_s)
         wrong += compare_trace(server, read_trace(run_dir), window_s, at_s)
-        wrong += _summary_differs(run_dir, len(steps))
+        wrong += _checkpoints_differ(server, at_s)
+        result = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
+        wrong += compare_result(server, steps, result, at_s)
     wrong += [f"{name} is on no panel and in no rule" for name in unused()]
     wrong += [f"{name} is no metric" for name in unknown()]
     return Verdict(verdict.expressions, verdict.empty, (*verdict.errors, *wrong))
 
 
-def _summary_differs(run_dir: Path, steps: int) -> list[str]:
-    result = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
-    return [] if result["steps"] == steps else [f"result.json has {result['steps']} steps"]
+def _checkpoints_differ(server: Prometheus, at_s: float) -> list[str]:
+    """The one before the watched steps is durable by now, and the next is not due."""
+    found = [one.last for one in server.at(catalogue.CHECKPOINTS.name, at_s)]
+    return [] if found == [1.0] else [f"{catalogue.CHECKPOINTS.name} is {found}, expected 1"]
 
 
 def _write_rules(folder: Path) -> list[Path]:
@@ -140,7 +148,11 @@ def _write_config(folder: Path) -> Path:
     command = ["data", "prepare", "--tokenizer", "bytes", "--processes", "1"]
     _python([*command, "--input", str(text / "*.txt"), "--out", str(data)])
     filled = CONFIG.format(
-        data=data, eval_every=_EVAL_EVERY, first_traced=_FIRST_TRACED, traced=_TRACED
+        data=data,
+        eval_every=_EVAL_EVERY,
+        save_every=_SAVE_EVERY,
+        first_traced=_FIRST_TRACED,
+        traced=_TRACED,
     )
     config.write_text(filled, encoding="utf-8")
     return config

@@ -1,5 +1,6 @@
 """Dashboards as pictures, from Prometheus' HTTP API: to look at real data without a Grafana."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ _ROW_IN = 0.36
 _POINTS = 240
 _LABEL = re.compile(r"\{\{(\w+)\}\}")
 _MOST_IN_LEGEND = 12
+_AIR = 1.06
+"""Height of an axis over its largest value."""
+_BY_BINARY = frozenset({Unit.BYTES, Unit.BYTES_PER_S})
+_TICKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,7 @@ def _panel(
     if not lines:
         axes.text(0.5, 0.5, "no data", ha="center", transform=axes.transAxes, color="#bb0000")
         return
+    axes.xaxis.set_major_formatter(lambda value, _: format_seconds(value) if value else "0")
     match panel.view:
         case View.STAT | View.TABLE:
             _stat(axes, panel, lines)
@@ -111,7 +117,7 @@ def _stat(axes: "Axes", panel: Panel, lines: Sequence[_Line]) -> None:
     axes.axis("off")
     for number, line in enumerate(lines):
         text = line.name if panel.view is View.TABLE else formatted(line.series.last, panel.unit)
-        size = 11 if panel.view is View.TABLE else 20 / len(lines) ** 0.5
+        size = 8 if panel.view is View.TABLE else 20 / len(lines) ** 0.5
         y = 1 - (number + 0.5) / len(lines)
         axes.text(0.5, y, text, ha="center", va="center", fontsize=size)
 
@@ -130,23 +136,32 @@ def _lines(axes: "Axes", panel: Panel, lines: Sequence[_Line], start_s: float) -
             times_s = [t - start_s for t in line.series.times_s]
             axes.plot(times_s, line.series.values, label=line.name, linewidth=1.1)
     if panel.log_scale:
-        axes.set_yscale("log")
-    if panel.low is not None or panel.high is not None:
+        axes.set_yscale("log", base=2)
+    if panel.low is not None and panel.view is View.STACK:
         axes.set_ylim(panel.low, panel.high)
+    elif panel.low is not None:
+        largest = max((v for line in lines for v in line.series.values if v == v), default=0.0)
+        axes.set_ylim(panel.low, panel.high or _AIR * largest or 1.0)
+    if panel.unit in _BY_BINARY and not panel.log_scale:
+        axes.set_yticks(binary_ticks(axes.get_ylim()[1]))
     axes.yaxis.set_major_formatter(lambda value, _: formatted(value, panel.unit))
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
     if len(lines) <= _MOST_IN_LEGEND:
-        axes.legend(fontsize=6, frameon=False, ncols=2, loc="best")
+        axes.legend(fontsize=6, ncols=2, loc="best", framealpha=0.7, edgecolor="none")
 
 
 def _cells(
     figure: "Figure", axes: "Axes", panel: Panel, lines: Sequence[_Line], start_s: float
 ) -> None:
     """A row of colours per series, the first at the top."""
+    from matplotlib.colors import Normalize
+
     ordered = sorted(lines, key=lambda line: line.name)
-    states = panel.view is View.STATES
-    low, high = panel.low, panel.high
+    low = min(min(line.series.values) for line in ordered) if panel.low is None else panel.low
+    high = max(max(line.series.values) for line in ordered) if panel.high is None else panel.high
+    scale = Normalize(low, high if high > low else low + 1)
+    colours = "RdYlGn" if panel.view is View.STATES else "Oranges"
     shown = None
     for number, line in enumerate(ordered):
         times = [t - start_s for t in line.series.times_s]
@@ -156,15 +171,23 @@ def _cells(
             edges,
             [number, number + 0.9],
             [line.series.values],
-            cmap="RdYlGn" if states else "Oranges",
-            vmin=low if low is not None else min(min(one.series.values) for one in ordered),
-            vmax=high if high is not None else max(max(one.series.values) for one in ordered),
+            cmap=colours,
+            norm=scale,
         )
     axes.set_yticks([n + 0.45 for n in range(len(ordered))], [line.name for line in ordered])
     axes.invert_yaxis()
     if shown is not None:
         bar = figure.colorbar(shown, ax=axes, pad=0.01, fraction=0.02)
         bar.ax.tick_params(labelsize=6)
+        bar.ax.yaxis.set_major_formatter(lambda value, _: formatted(value, panel.unit))
+
+
+def binary_ticks(largest: float) -> list[float]:
+    """Return some values from 0 to `largest` that are round in binary units."""
+    if largest <= 0:
+        return [0.0]
+    step = 2.0 ** math.ceil(math.log2(largest / _TICKS))
+    return [number * step for number in range(int(largest / step) + 1)]
 
 
 def formatted(value: float, unit: Unit) -> str:

@@ -30,7 +30,7 @@ class PrometheusError(DisagMoEError):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values of one series over time; an instant query gives one."""
+    """Values of one series over time; an instant query gives one of most expressions."""
 
     labels: Mapping[str, str]
     times_s: tuple[float, ...]
@@ -49,12 +49,17 @@ class Prometheus:
         self._url = url.rstrip("/")
 
     def at(self, expr: str, time_s: float) -> list[Series]:
-        """Evaluate `expr` at a moment. Raises PrometheusError."""
+        """Evaluate `expr` at a moment; a selection such as `x[1m]` gives its samples. Raises
+        PrometheusError."""
         found = self._get("query", query=expr, time=f"{time_s:.3f}")
         if found["resultType"] == "scalar":
             moment, value = found["result"]
             return [Series({}, (moment,), (float(value),))]
-        return [_series(one["metric"], [one["value"]]) for one in found["result"]]
+        samples = found["resultType"] == "matrix"
+        return [
+            _series(one["metric"], one["values"] if samples else [one["value"]])
+            for one in found["result"]
+        ]
 
     def over(self, expr: str, start_s: float, end_s: float, step_s: float) -> list[Series]:
         """Evaluate `expr` every `step_s` from `start_s` to `end_s`. Raises PrometheusError."""

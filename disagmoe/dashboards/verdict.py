@@ -3,23 +3,24 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from disagmoe.dashboards.catalogue import DASHBOARDS
-from disagmoe.dashboards.prometheus import Prometheus, PrometheusError, has_numbers
+from disagmoe.dashboards.prometheus import Prometheus, PrometheusError, Series, has_numbers
 from disagmoe.dashboards.promql import BUBBLE, share
 from disagmoe.dashboards.rules import ALERTS, RECORDS
 from disagmoe.metrics import catalogue
 from disagmoe.runtime.clock import seconds_by_kind
 from disagmoe.runtime.trace import WorkerTrace
 from disagmoe.schedule.accounting import BUSY, EXPOSED, Kind, Shares, add_up
+from disagmoe.schedule.layout import Worker
 
 _CLOSE = 1e-9
 """Prometheus stores and prints fp64; sums are made in the same order, but for the last digits."""
 _POINTS = 0.03
-"""By how much shares of time may miss those of the trace: a window cuts steps at both ends."""
+"""By how much shares of time may miss those of the trace."""
 _WALL_SHARE = 0.02
 """By how much the kinds of time may miss wall time."""
 
@@ -107,6 +108,10 @@ def compare(server: Prometheus, steps: Sequence[Mapping[str, Any]], at_s: float)
     }
     for expr, value in expected.items():
         found += _differs(expr, _one(server, expr, at_s), value)
+    if held_out := [step["eval_loss"] for step in so_far if "eval_loss" in step]:
+        found += _differs(
+            catalogue.EVAL_LOSS.name, _one(server, catalogue.EVAL_LOSS.name, at_s), held_out[-1]
+        )
     for worker in last["seconds"]:
         found += _worker_differs(server, worker, steps, at_s)
     return found
@@ -153,6 +158,48 @@ def compare_channels(
     return found
 
 
+def compare_result(
+    server: Prometheus,
+    steps: Sequence[Mapping[str, Any]],
+    result: Mapping[str, Any],
+    at_s: float,
+) -> list[str]:
+    """Return where `result.json` differs from the steps that the run has logged, its MFU from the
+    FLOPs and peaks that Prometheus has at a moment.
+
+    With `compare` every figure of a panel that is in `result.json` comes from the same numbers.
+    """
+    timed = steps[1:]
+    rate = sum(step["tokens"] for step in timed) / sum(step["step_s"] for step in timed)
+    per_token = f"{catalogue.MODEL_FLOPS.name} / {catalogue.TOKENS.name}"
+    share_per_rate = f"sum({per_token}) / sum({catalogue.PEAK_FLOPS.name})"
+    logged = {
+        "steps": len(steps),
+        "skipped_steps": sum(bool(step["skipped"]) for step in steps),
+        "tokens": sum(step["tokens"] for step in steps),
+        "first_loss": steps[0]["loss"],
+        "last_loss": steps[-1]["loss"],
+        "tokens_per_s": rate,
+        "mfu": rate * _one(server, share_per_rate, at_s),
+    }
+    found: list[str] = []
+    for key, value in logged.items():
+        found += _differs(f"{key} of result.json", result[key], value)
+    for worker, peak in result["peak_memory_bytes"].items():
+        largest = max(step["peak_memory_bytes"][worker] for step in steps)
+        found += _differs(f"peak memory of {worker} in result.json", peak, largest)
+    for group, shares in result["shares"].items():
+        members = (
+            seconds
+            for step in timed
+            for worker, seconds in step["seconds"].items()
+            if str(Worker.parse(worker).group) == group
+        )
+        for name, value in asdict(Shares.of(add_up(members))).items():
+            found += _differs(f"{name} of {group} in result.json", shares[name], value)
+    return found
+
+
 def compare_trace(
     server: Prometheus,
     traces: Mapping[str, Sequence[WorkerTrace]],
@@ -160,12 +207,14 @@ def compare_trace(
     at_s: float,
 ) -> list[str]:
     """Return where the shares of a worker's time in a window, as panels show them, differ from
-    those of the traced steps that ended in it."""
+    those of the traced steps that ended in it: between its first and its last scrape, from which
+    Prometheus works out rates."""
     found: list[str] = []
     for worker, traced in traces.items():
         me = f'instance="{worker}"'
         steps = f"{catalogue.WORKER_STEPS.name}{{{me}}}"
-        ended = range(*(int(_one(server, steps, t)) for t in (at_s - window_s, at_s)))
+        scraped = _only(server, f"{steps}[{window_s}s]", at_s).values
+        ended = range(int(scraped[0]), int(scraped[-1]))
         spans = [seconds_by_kind(trace.spans) for trace in traced if trace.step in ended]
         if len(spans) < len(ended) or not spans:
             found.append(f"{worker}: {len(spans)} of the steps {ended} are traced")
@@ -183,10 +232,14 @@ def compare_trace(
 
 
 def _one(server: Prometheus, expr: str, at_s: float) -> float:
+    return _only(server, expr, at_s).last
+
+
+def _only(server: Prometheus, expr: str, at_s: float) -> Series:
     found = server.at(expr, at_s)
     if len(found) != 1:
         raise PrometheusError(f"{expr} has {len(found)} values, expected one")
-    return found[0].last
+    return found[0]
 
 
 def _differs(what: str, found: float, expected: float) -> Iterator[str]:

@@ -100,9 +100,8 @@ class SequenceSource:
     def held_out(self) -> Int64s:
         """The held-out sequences, in the stored order: [held_out, S + 1]."""
         S = self.sequence_length
-        tail = [self.data.document(d) for d in range(self._documents, self.data.documents)]
-        tokens = np.concatenate(tail).astype(np.int64) if tail else np.zeros(0, dtype=np.int64)
-        rows = [tokens[i * S : i * S + S + 1] for i in range(self._held_out)]
+        first = int(self.data.starts[self._documents])
+        rows = [self.data.read(first + i * S, S + 1) for i in range(self._held_out)]
         return np.stack(rows) if rows else np.zeros((0, S + 1), dtype=np.int64)
 
     def _fill(self, row: Int64s, cursor: Cursor) -> None:

@@ -94,6 +94,19 @@ class PreparedData:
         base = self.starts[self._chunk_documents[chunk]]
         return self._chunks[chunk][self.starts[index] - base : self.starts[index + 1] - base]
 
+    def read(self, position: int, count: int) -> Int64s:
+        """Copy of `count` tokens of the stored order, documents end to end, from `position` on."""
+        tokens = np.empty(count, dtype=np.int64)
+        index = int(np.searchsorted(self.starts, position, side="right")) - 1
+        filled = 0
+        while filled < count:
+            rest = self.document(index)[position + filled - int(self.starts[index]) :]
+            part = rest[: count - filled]
+            tokens[filled : filled + len(part)] = part
+            filled += len(part)
+            index += 1
+        return tokens
+
     def tokenizer(self) -> DocumentTokenizer:
         """The tokenizer that made the tokens; raises DataError when its file was changed."""
         place = Location.parse(self.path) / TOKENIZER

@@ -12,6 +12,9 @@ from disagmoe.config.run import RunConfig
 from disagmoe.doctor.finding import Finding
 from disagmoe.schedule.layout import Side
 
+_RAYS_OWN = "ray.io/"
+"""Prefix of labels that Ray itself gives to nodes."""
+
 
 def token_finding(environ: Mapping[str, str], home: Path) -> Finding:
     """Say what this process shows a Ray that asks for a token; never the token itself."""
@@ -72,6 +75,7 @@ def _content(node: Node) -> str:
         if node.total.get(name)
     ]
     parts += [f"accelerator {kind}" for kind in node.accelerators]
+    parts += [f"label {k}={v}" for k, v in node.labels.items() if not k.startswith(_RAYS_OWN)]
     return f"{node.host}: {', '.join(parts) or 'nothing'}"
 
 

@@ -29,11 +29,11 @@ from disagmoe.doctor.gpus import (
     gpu_finding,
     nccl_files,
     nccl_finding,
-    nccl_loaded,
     nccl_packages,
 )
 from disagmoe.doctor.machine import open_files_finding, port_finding, shared_memory_finding
 from disagmoe.errors import ConfigError, PlacementError
+from disagmoe.transport.nccl_library import nccl_loaded
 
 
 def examine(cluster: ClusterConfig, config: RunConfig | None, *, gpu: bool) -> Iterator[Finding]:

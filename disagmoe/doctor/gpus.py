@@ -94,8 +94,3 @@ def _libraries(folder: Path) -> Iterator[Path]:
         yield from sorted(folder.glob("libnccl.so*"))
     except OSError:
         return
-
-
-def nccl_loaded(maps: str) -> list[Path]:
-    """Return the NCCL libraries in the text of a process's /proc/self/maps."""
-    return [Path(name) for name in dict.fromkeys(re.findall(r"\S*/libnccl\.so\S*", maps))]

@@ -11,7 +11,6 @@ from prometheus_client.registry import Collector
 from disagmoe.metrics.catalogue import IDENTITY, Metric, Type
 
 _Values = dict[tuple[str, ...], float]
-_TOTAL = "_total"
 
 
 class Board(Collector):
@@ -65,10 +64,12 @@ class Board(Collector):
             family: CounterMetricFamily | GaugeMetricFamily
             if metric.type is Type.COUNTER:
                 family = CounterMetricFamily(
-                    metric.name.removesuffix(_TOTAL), metric.doc, labels=names
+                    metric.family, metric.doc, labels=names, unit=metric.named_unit
                 )
             else:
-                family = GaugeMetricFamily(metric.name, metric.doc, labels=names)
+                family = GaugeMetricFamily(
+                    metric.family, metric.doc, labels=names, unit=metric.named_unit
+                )
             for labels, value in found.items():
                 family.add_metric((*self._identity, *labels), value)
             yield family

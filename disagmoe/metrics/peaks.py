@@ -32,9 +32,13 @@ def _peak_of(config: RunConfig, device: str, *, expert: bool) -> float:
     metrics, precision = config.metrics, config.train.precision
     given = metrics.expert_peak_flops if expert else metrics.attention_peak_flops
     preset = device_preset(device)
-    if given or preset is None or precision in ("auto", "fp64"):  # of which data sheets say nothing
+    if given or preset is None:
         return given
-    return preset.peak_flops(precision)
+    match precision:
+        case "fp32" | "bf16":
+            return preset.peak_flops(precision)
+        case "auto" | "fp64":  # of which data sheets say nothing
+            return given
 
 
 def mfu(config: RunConfig, devices: Mapping[str, str], tokens_per_s: float) -> float | None:

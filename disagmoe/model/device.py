@@ -16,7 +16,11 @@ def to_host(values: torch.Tensor) -> list[int]:
 
 def to_device(values: Sequence[int], device: torch.device) -> torch.Tensor:
     """Return `values` as an int64 tensor on `device`; the copy waits for nothing."""
-    host = torch.tensor(values, dtype=torch.int64)
+    return on_device(torch.tensor(values, dtype=torch.int64), device)
+
+
+def on_device(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor in host memory as one on `device`; the copy waits for nothing."""
     return host if device.type != "cuda" else host.pin_memory().to(device, non_blocking=True)
 
 
@@ -26,3 +30,15 @@ def count_values(values: torch.Tensor, size: int) -> torch.Tensor:
     bincount would ask the device for the largest one.
     """
     return values.new_zeros(size).index_add_(0, values, torch.ones_like(values))
+
+
+def sum_segments(
+    values_PN: torch.Tensor, counts_E: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return the sums [E, N], in `dtype`, of rows that follow each other: `counts_E` in each sum.
+
+    Counts are taken to be right: to check them would ask the device.
+    """
+    return torch.segment_reduce(
+        values_PN.to(dtype), "sum", lengths=counts_E, unsafe=True, initial=0
+    )

@@ -17,7 +17,7 @@ Dedupe = Literal["rank", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """What one attention worker sends to one expert worker; all int64."""
+    """What one attention worker, or gateway, sends to one expert worker; all int64."""
 
     token_R: torch.Tensor
     """Token of each row, never decreasing."""
@@ -37,18 +37,26 @@ def plan_dispatch(
     `rank` sends one row per (token, worker) that the token chose, `none` one per (token, choice).
     Pairs are ordered by (token, choice). Workers that no token chose get empty tensors.
     """
-    device, top_k, workers = expert_TK.device, expert_TK.shape[1], len(ranges)
-    sizes = [len(experts) for experts in ranges]
+    tokens, top_k = expert_TK.shape
+    token_P = torch.arange(tokens * top_k, device=expert_TK.device) // top_k
+    return plan_pairs(token_P, expert_TK.flatten(), [len(experts) for experts in ranges], dedupe)
+
+
+def plan_pairs(
+    token_P: torch.Tensor, expert_P: torch.Tensor, sizes: Sequence[int], dedupe: Dedupe
+) -> tuple[Dispatch, ...]:
+    """The same for any pairs of a token and an expert, both int64, in the order of tokens; of the
+    experts each worker holds as many as `sizes` says. `choice_P` counts the pairs."""
+    device, workers = token_P.device, len(sizes)
     first_experts = [sum(sizes[:worker]) for worker in range(workers)]
     owners = [worker for worker, size in enumerate(sizes) for _ in range(size)]
     table = to_device([*owners, *first_experts], device)
     owner_E, first_expert_N = table.split([len(owners), workers])
 
-    chosen = expert_TK.flatten()
-    owner_of_choice = owner_E[chosen]
+    owner_of_choice = owner_E[expert_P]
     choice = torch.argsort(owner_of_choice, stable=True)  # by (worker, token, choice)
     worker = owner_of_choice[choice]
-    token = choice // top_k
+    token = token_P[choice]
     starts_row = torch.ones_like(token)
     if dedupe == "rank":
         starts_row[1:] = (token[1:] != token[:-1]) | (worker[1:] != worker[:-1])
@@ -56,7 +64,7 @@ def plan_dispatch(
     first_row_N = rows_N.cumsum(0) - rows_N
     row_of_all = starts_row.cumsum(0) - 1
     row = row_of_all - first_row_N[worker]
-    expert = chosen[choice] - first_expert_N[worker]
+    expert = expert_P[choice] - first_expert_N[worker]
 
     pairs_N = count_values(worker, workers)
     counts = to_host(torch.cat((rows_N, pairs_N)))
@@ -71,6 +79,13 @@ def plan_dispatch(
         strict=True,
     )
     return tuple(Dispatch(*part) for part in parts)
+
+
+def count_distinct(expert_TK: torch.Tensor, part_E: torch.Tensor) -> torch.Tensor:
+    """Return how many pairs there are of a token and a part of the experts (a worker, or a host)
+    that it chose, as an int64 scalar; `part_E` says the part of each expert."""
+    part_TK = part_E[expert_TK].sort(dim=1).values
+    return (part_TK[:, 1:] != part_TK[:, :-1]).sum() + len(part_TK)
 
 
 def combine(

@@ -17,7 +17,7 @@ from disagmoe.model.activation import (
     swiglu,
     swiglu_grad,
 )
-from disagmoe.model.device import to_host
+from disagmoe.model.device import sum_segments, to_host
 from disagmoe.model.pairs import (
     PairPlan,
     combine_grads,
@@ -264,7 +264,7 @@ def _products(
     """Return dy^T @ x of each expert [E, N, K]."""
     if grouped and x_PK.device.type != "cpu":
         return F.grouped_mm(dy_PN.T, x_PK, offs=_ends(counts_E))
-    counts = counts_E.tolist()
+    counts = to_host(counts_E)
     out_ENK = dy_PN.new_empty(len(counts), dy_PN.shape[1], x_PK.shape[1])
     for out_NK, dy, x in zip(out_ENK, dy_PN.split(counts), x_PK.split(counts), strict=True):
         torch.mm(dy.T, x, out=out_NK)  # of no rows it is 0
@@ -308,9 +308,14 @@ def _add_bias(y_PN: torch.Tensor, bias_EN: torch.Tensor | None, counts_E: torch.
 
 def _add_sums(sum_EN: torch.Tensor | None, dy_PN: torch.Tensor, counts_E: torch.Tensor) -> None:
     """Add the sum of each expert's rows to its bias gradient."""
-    if sum_EN is not None:
-        for sum_N, dy in zip(sum_EN, dy_PN.split(counts_E.tolist()), strict=True):
-            sum_N.add_(dy.sum(dim=0, dtype=sum_EN.dtype))
+    if sum_EN is None:
+        return
+    if dy_PN.device.type != "cpu":
+        sum_EN.add_(sum_segments(dy_PN, counts_E, sum_EN.dtype))
+        return
+    # on the CPU several times as fast, and counts are there anyway
+    for sum_N, dy in zip(sum_EN, dy_PN.split(to_host(counts_E)), strict=True):
+        sum_N.add_(dy.sum(dim=0, dtype=sum_EN.dtype))
 
 
 def _ends(counts_E: torch.Tensor) -> torch.Tensor:

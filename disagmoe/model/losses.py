@@ -16,11 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from disagmoe.model.precision import add_to, wide
 from disagmoe.model.router import Routing
-from disagmoe.units import MIB
 
-CHUNK_BYTES = 128 * MIB
-"""About three times as much is in memory: logits, their softmax and their gradient. Chunks of a
-vocabulary of 152k then have 220 tokens, which a product of matrices is still efficient with."""
 IGNORED = -100
 """Target of a position that is not learned from, as in torch and Transformers."""
 
@@ -34,11 +30,6 @@ class StepTotals:
     tokens: int
     sequences: int
     micro_batches: int
-
-
-def usual_chunk(vocab_size: int) -> int:
-    """Return how many tokens have logits of `CHUNK_BYTES` in fp32, at least one."""
-    return max(1, CHUNK_BYTES // (4 * vocab_size))
 
 
 def cross_entropy(

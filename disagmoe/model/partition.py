@@ -146,6 +146,18 @@ def model_tensors(config: ModelConfig) -> tuple[LocalTensor, ...]:
     return attention + expert_tensors(config, sparse, range(config.experts))
 
 
+def end_tensors(config: ModelConfig) -> tuple[LocalTensor, ...]:
+    """Return the tensors of both ends of the network: embedding, final norm, LM head."""
+    return attention_tensors(config, (), embedding=True, head=True)
+
+
+def layer_tensors(config: ModelConfig, layer: int) -> tuple[LocalTensor, ...]:
+    """Return all tensors of `layer`; those of all layers and of the ends are `model_tensors`."""
+    attention = attention_tensors(config, (layer,), embedding=False, head=False)
+    sparse = () if layer < config.dense_layers else (layer,)
+    return attention + expert_tensors(config, sparse, range(config.experts))
+
+
 def _expert_stacks(config: ModelConfig, layer: int, experts: range) -> tuple[LocalTensor, ...]:
     width, hidden, count = config.expert_width, config.hidden, len(experts)
     name_of = (names.expert_name, names.expert_bias_name)

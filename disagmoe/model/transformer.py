@@ -87,16 +87,32 @@ def hidden_states(
     rope = Rope.of(config, tokens_BS.shape[1], h_BSD.dtype, h_BSD.device)
     routings: list[Routing] = []
     for layer in range(config.layers):
-        params = AttentionParams.read(store, config, layer)
-        if layer < config.dense_layers:
-            h_BSD = dense_block(params, h_BSD, config, rope, layer=layer, documents=documents)
-            continue
-        out = attention_half(params, h_BSD, config, rope, layer=layer, documents=documents)
-        y_TD = _all_experts(ExpertParams.read(store, config, layer), out, backend)
-        token_T = torch.arange(y_TD.shape[0], device=y_TD.device)
-        h_BSD = combine(out.x_TD, [(token_T, y_TD)]).view_as(h_BSD)
-        routings.append(out.routing)
+        h_BSD, routing = layer_output(
+            store, config, h_BSD, rope, layer=layer, documents=documents, backend=backend
+        )
+        routings += [] if routing is None else [routing]
     return h_BSD.flatten(0, 1), tuple(routings)
+
+
+def layer_output(
+    store: Store,
+    config: ModelConfig,
+    h_BSD: torch.Tensor,
+    rope: Rope,
+    *,
+    layer: int,
+    documents: Documents | None = None,
+    backend: Backend = "auto",
+) -> tuple[torch.Tensor, Routing | None]:
+    """Return the residual stream [B, S, D] after `layer`, of which alone `store` must hold the
+    parameters, and its routing; None where it is dense."""
+    params = AttentionParams.read(store, config, layer)
+    if layer < config.dense_layers:
+        return dense_block(params, h_BSD, config, rope, layer=layer, documents=documents), None
+    out = attention_half(params, h_BSD, config, rope, layer=layer, documents=documents)
+    y_TD = _all_experts(ExpertParams.read(store, config, layer), out, backend)
+    token_T = torch.arange(y_TD.shape[0], device=y_TD.device)
+    return combine(out.x_TD, [(token_T, y_TD)]).view_as(h_BSD), out.routing
 
 
 def logits(

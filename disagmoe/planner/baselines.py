@@ -15,6 +15,10 @@ case, and n micro-batches, whose head one stage computes besides:
   (README of github.com/deepseek-ai/DualPipe), compute slowed by 20 multiprocessors;
 - `overlapped`: a Megatron of today, with the all-to-alls of one micro-batch behind another's
   compute, and its own fill.
+
+With rows once to each host both hops of an all-to-all go on at once, chunk by chunk, as in DeepEP
+(github.com/deepseek-ai/DeepEP), and the kernels that transfer hand rows out and add them up, so
+that c is the longer hop and nothing else: their best case again.
 """
 
 from dataclasses import dataclass
@@ -48,21 +52,22 @@ class _Layer:
 
 
 def opponents(times: StepTimes, micro_batches: int) -> dict[str, Opponent]:
-    """All of them by name; `times` are those of a colocated layout without overlap."""
+    """All of them by name; `times` are those of a colocated layout, of all of each transfer."""
     scenario = times.scenario
     assert scenario.layout.colocated
     stages = scenario.layout.groups
     chunks = scenario.layout.layers / stages
     costs = times.op_costs()
+    two_hop = scenario.layout.two_hop
     layer = _Layer(
         a=costs.attn_fwd,
         f=costs.experts_fwd,
         # both all-to-alls stay in the stage, unlike those of our own ring: gradients of rows are as
         # large as outputs, and go where rows have come from
-        c=(costs.rows + costs.drows) / 2,
+        c=max((costs.rows + costs.drows) / 2, two_hop * (costs.fan_rows + costs.near_outputs) / 2),
         a_back=costs.attn_bwd,
         f_back=costs.experts_bwd,
-        c_back=costs.drows,
+        c_back=max(costs.drows, two_hop * (costs.fan_doutputs + costs.near_drows) / 2),
     )
     there = scenario.experts.hardware.multiprocessors
     slow = there / (there - _SMS) * scenario.experts.calibration.overlap_slowdown

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import ConfigError
-from disagmoe.planner.candidates import divisions, two_kinds
+from disagmoe.planner.candidates import Division, divisions, two_kinds
 from disagmoe.planner.roofline import Estimate, estimates
 from disagmoe.planner.trial import Trial, trial
 from disagmoe.simulator.simulate import Memory, Result
 from disagmoe.units import format_bytes
 
-SIMULATED = {"af_pipe": 6, "ep_overlap": 3, "ep_1f1b": 2}
+SIMULATED = {"af_pipe": 4, "ep_overlap": 2, "ep_1f1b": 2}
 """Divisions of each layout that are simulated, in the order of their estimates."""
 TRIES = 3
 """How many times as many may be tried where some turn out not to fit."""
@@ -48,6 +48,9 @@ class Plan:
     estimates: int
     fitting: int
     """Estimates that fit into memory."""
+    other_way: Choice | None
+    """The best division with rows sent the other way, once to each worker or to each host; None
+    where there is no other way, or it does not fit."""
     two_kinds: bool
     """Both sides have machines of their own, so that no colocated layout was looked at."""
 
@@ -95,13 +98,33 @@ def search(config: RunConfig) -> Plan:
     if not choices:
         refused = refused or [attempt_at(config, min(every, key=lambda one: one.need))]
         raise ConfigError(_nothing_fits(config, refused))
+    choices.sort(key=lambda choice: choice.step_s)
     return Plan(
-        choices=tuple(sorted(choices, key=lambda choice: choice.step_s)),
+        choices=tuple(choices),
         divisions=len(found),
         estimates=len(every),
         fitting=len(fitting),
+        other_way=_other_way(config, choices, fitting),
         two_kinds=two_kinds(config),
     )
+
+
+def _other_way(
+    config: RunConfig, choices: Sequence[Choice], fitting: Sequence[Estimate]
+) -> Choice | None:
+    """The best of `choices` with rows sent the other way, at the depth that is best for it."""
+    best = choices[0].estimate.division
+    others = [one for one in fitting if _is_other_way(one.division, best)]
+    simulated = [one for one in choices if _is_other_way(one.estimate.division, best)]
+    if simulated or not others:
+        return simulated[0] if simulated else None
+    attempt = attempt_at(config, others[0])
+    return attempt.simulate() if attempt.trial.fits else None
+
+
+def _is_other_way(one: Division, other: Division) -> bool:
+    alike = replace(one, dedupe=other.dedupe, recompute=other.recompute)
+    return one.dedupe != other.dedupe and alike == other
 
 
 def _unlike(ranked: Sequence[Estimate]) -> list[Estimate]:
@@ -156,7 +179,7 @@ def _nothing_fits(config: RunConfig, refused: Sequence[Attempt]) -> str:
         f"flight, needs {format_bytes(use.total)} on {fullest.worker} of "
         f"{format_bytes(fullest.available)}: {format_bytes(states)} of weights, gradients and "
         f"optimizer, {format_bytes(use.slots)} of activations, {format_bytes(use.headroom)} in "
-        f"case all tokens come to it, and {format_bytes(rest)} more; use more workers (at least "
+        f"case more tokens come to it, and {format_bytes(rest)} more; use more workers (at least "
         f"{math.ceil(workers * use.total / fullest.available)}), shorter sequences, or fewer layers"
     )
 

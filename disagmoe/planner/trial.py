@@ -18,7 +18,7 @@ from disagmoe.schedule.timeline import simulate as list_schedule
 from disagmoe.simulator.simulate import Memory, Result, memory_of, simulate_compiled
 
 OPERATIONS = 40_000
-"""Ops of a simulation, about; and never fewer micro-batches than twice those in flight."""
+"""Ops of a simulation, about; micro-batches are at least half as many again as may be in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,9 @@ class Trial:
         """Run the programs' events; `by_group` even where workers are unequal."""
         count, whole = self.part.micro_batches, self.config.micro_batches
         batch = self.part.train.global_batch_size
-        result = simulate_compiled(self.compiled, self.times, batch, by_group=by_group)
+        result = simulate_compiled(
+            self.compiled, self.times, batch, by_group=by_group, memory=self.memory
+        )
         first = min(result.makespan_s, result.engine.op_end[_last(result)])
         each = (result.makespan_s - first) / max(1, count - 1)
         makespan_s = result.makespan_s + (whole - count) * each
@@ -104,7 +106,7 @@ def _backward_first(request: ProgramRequest, costs: OpCosts) -> Compiled:
 
 def _with_fewer(run: RunConfig) -> RunConfig:
     """`run` with a batch that makes no more micro-batches than a simulation takes."""
-    count = max(2 * run.parallel.in_flight, OPERATIONS // (8 * run.model.moe_layers), 2)
+    count = max(run.parallel.in_flight * 3 // 2, OPERATIONS // (8 * run.model.moe_layers), 2)
     if count >= run.micro_batches:
         return run
     batch = count * run.parallel.micro_batch_size * run.parallel.rings

@@ -82,7 +82,11 @@ def _grid(x: Scale, y: Scale, show: Callable[[float], str], width: int, height: 
                 f'<text class="tick" x="{x.at(value):.1f}" y="{height - 8}" '
                 f'text-anchor="middle">{int(value)}</text>'
             )
-    return "".join(parts)
+    return _steps_label(height - 8) + "".join(parts)
+
+
+def _steps_label(y: float) -> str:
+    return f'<text class="tick" x="{_LEFT - 6}" y="{y:.0f}" text-anchor="end">step</text>'
 
 
 def _legend(names: Sequence[str]) -> str:
@@ -109,7 +113,7 @@ def heatmap(
     height = _TOP + cell * len(rows) + _BOTTOM
     first, last = thin[0][0][0], thin[0][-1][0]
     x_scale = Scale(first, max(last, first + 1), _LEFT, width - _RIGHT)
-    parts = []
+    parts = [_steps_label(height - 8)]
     for number, row in enumerate(thin):
         y = _TOP + number * cell
         wide = (width - _RIGHT - _LEFT) / len(row)
@@ -135,6 +139,6 @@ def heatmap(
     span = f'<span class="legend">from {escape(show(low))} (light) to {escape(show(high))}</span>'
     return (
         f"<figure><figcaption>{escape(title)}{span}</figcaption>"
-        f'<svg viewBox="0 0 {width} {height:.0f}" role="img" aria-label="{escape(title)}">'
-        f"{''.join(parts)}</svg></figure>"
+        f'<div class="scroll"><svg viewBox="0 0 {width} {height:.0f}" role="img" '
+        f'aria-label="{escape(title)}">{"".join(parts)}</svg></div></figure>'
     )

@@ -13,6 +13,14 @@ from disagmoe.runtime.measured import one_step
 from disagmoe.runtime.trace import TRACE_FILE, WorkerTrace, read_trace
 
 _CONFIG, _METRICS, _RESULT = "config.toml", "metrics.jsonl", "result.json"
+_NEEDED = frozenset(
+    (
+        *("step", "step_s", "tokens", "tokens_per_s", "loss", "grad_norm", "lr", "skipped"),
+        *("shares", "expert_load", "expert_variation", "dead_experts", "channel_bytes"),
+        *("channel_messages", "peak_memory_bytes", "restarts"),
+    )
+)
+"""What a page is made from in each line of `metrics.jsonl`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +70,15 @@ def _steps(path: Path) -> Iterator[Mapping[str, Any]]:
         if not line.endswith("\n"):
             return  # being written
         try:
-            yield json.loads(line)
+            step = json.loads(line)
         except ValueError as error:
             raise ConfigError(f"{path}, line {number} is not JSON: {error}") from error
+        if absent := sorted(_NEEDED - step.keys()):
+            raise ConfigError(
+                f"{path}, line {number} has no {absent[0]}: another version has written it; make "
+                "the report with that one"
+            )
+        yield step
 
 
 def _result(path: Path) -> Mapping[str, Any] | None:

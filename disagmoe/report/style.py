@@ -25,11 +25,13 @@ p.sub { margin: 4px 0 18px; color: var(--dim); }
   border: 1px solid var(--rule); border-radius: 8px; }
 .tile { padding: 10px 12px; } .tile b { display: block; font-size: 19px; font-weight: 600; }
 .tile span { color: var(--dim); font-size: 12px; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 10px; }
-.charts.wide { grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); }
+.charts { display: grid; gap: 10px;
+  grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr)); }
+.charts.wide { grid-template-columns: repeat(auto-fit, minmax(min(420px, 100%), 1fr)); }
 figure { margin: 0 0 10px; padding: 10px 12px 4px; position: relative; }
 figcaption { font-weight: 600; font-size: 13px; margin-bottom: 2px; }
 svg { width: 100%; height: auto; display: block; }
+.scroll { overflow-x: auto; } .scroll svg { min-width: 700px; }
 .legend { font-weight: 400; font-size: 12px; color: var(--dim); margin-left: 10px; }
 .legend.wide { margin: 0 0 8px; }
 .key { margin-right: 12px; white-space: nowrap; }
@@ -43,8 +45,10 @@ table { border-collapse: separate; border-spacing: 0; width: 100%; overflow: hid
 th, td { text-align: left; padding: 5px 12px; border-top: 1px solid var(--rule);
   font-variant-numeric: tabular-nums; }
 tr:first-child th { border-top: 0; color: var(--dim); font-weight: 500; font-size: 12px; }
-td.n, th.n { text-align: right; } th.narrow { width: 70px; }
+td.n, th.n { text-align: right; } td.n { white-space: nowrap; } th.narrow { width: 70px; }
 td .bar { display: block; height: 9px; border-radius: 3px; background: var(--c0); }
+@media (max-width: 560px) { main { padding: 16px 10px 40px; }
+  th, td { padding: 5px 6px; font-size: 12.5px; } td:first-child { overflow-wrap: anywhere; } }
 details { padding: 10px 14px; } summary { cursor: pointer; font-weight: 600; }
 pre { overflow-x: auto; font-size: 12px; margin: 8px 0 0; }
 pre.error { padding: 10px 14px; border-color: #b3382f; white-space: pre-wrap; }

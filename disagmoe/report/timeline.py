@@ -73,8 +73,8 @@ def _figure(chart: Chart, title: str, end: float, width: int) -> str:
     )
     return (
         f'<figure><figcaption>{escape(title)}<span class="legend">{escape(numbers)}</span>'
-        f'</figcaption><svg viewBox="0 0 {width} {top + _BOTTOM:.0f}" role="img" '
-        f'aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'
+        f'</figcaption><div class="scroll"><svg viewBox="0 0 {width} {top + _BOTTOM:.0f}" '
+        f'role="img" aria-label="{escape(title)}">{"".join(parts)}</svg></div></figure>'
     )
 
 

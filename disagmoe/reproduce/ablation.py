@@ -1,11 +1,18 @@
-"""What the paper does not show: one switch at a time, for its three models at four lengths."""
+"""What the paper does not show: one switch at a time, for its three models at four lengths.
 
-from collections.abc import Callable, Sequence
+How rows are sent is switched for the opponents as well. There the copies for a worker's own host
+take NVLink, which `dedupe` tells apart; in the figures all of them take the network, as the paper
+has it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from disagmoe.config.parallel import DedupeName
 from disagmoe.reproduce.figures.base import setting, short
 from disagmoe.reproduce.models import LENGTHS, MODELS, WINDOWED
 from disagmoe.reproduce.outcome import Case, Found
+from disagmoe.reproduce.rivals import rivals
 from disagmoe.reproduce.setting import CalibrationName, Setting, even
 
 BASE = "one row per expert, best split"
@@ -41,21 +48,30 @@ SWITCHES: dict[str, Callable[[Setting], Case]] = {
     "windows in every other layer": _windowed,
 }
 """Each against the first. Windows are those of GPT-OSS; other models have none."""
+WAYS: dict[DedupeName, str] = {
+    "none": BASE,
+    "rank": "one row per worker",
+    "node": "one row per host",
+}
+"""Switches that all systems have, by what they set."""
+OURS = "split"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
     """One switch on one model at one length."""
 
+    system: str
+    """`split`, or an opponent."""
     switch: str
     model: str
     length: int
     calibration: CalibrationName
     seconds: float
     speed: float
-    """Over the step without the switch."""
-    split: str
-    binding: str
+    """Over the same system's step without the switch."""
+    split: str = ""
+    binding: str = ""
 
     @property
     def column(self) -> str:
@@ -84,6 +100,7 @@ def effects(calibration: CalibrationName, found: Found) -> Sequence[Effect]:
                 one = found[switch(at)]
                 made.append(
                     Effect(
+                        system=OURS,
                         switch=name,
                         model=model,
                         length=length,
@@ -94,4 +111,24 @@ def effects(calibration: CalibrationName, found: Found) -> Sequence[Effect]:
                         binding=one.binding,
                     )
                 )
+            made += _of_opponents(model, length, at)
     return made
+
+
+def _of_opponents(model: str, length: int, at: Setting) -> Iterator[Effect]:
+    theirs = {
+        switch: rivals(replace(at, dedupe=way), copies_by_network=False).by_name
+        for way, switch in WAYS.items()
+    }
+    for system, base in theirs[BASE].items():
+        for switch, by_name in theirs.items():
+            seconds = by_name[system].seconds
+            yield Effect(
+                system=system,
+                switch=switch,
+                model=model,
+                length=length,
+                calibration=at.calibration,
+                seconds=seconds,
+                speed=base.seconds / seconds,
+            )

@@ -59,7 +59,7 @@ Found = Mapping[Case, Outcome]
 def outcomes(cases: Iterable[Case], jobs: int) -> dict[Case, Outcome]:
     """Simulate each case once."""
     wanted = list(dict.fromkeys(cases))
-    if jobs == 1 or len(wanted) == 1:
+    if jobs == 1 or len(wanted) <= 1:
         return {case: outcome(case) for case in wanted}
     with ProcessPoolExecutor(min(jobs, len(wanted)), mp_context=get_context("spawn")) as pool:
         return dict(zip(wanted, pool.map(outcome, wanted), strict=True))
@@ -115,7 +115,7 @@ def roof_s(setting: Setting, split: Split, roofs: Roofs) -> float:
 
 
 def _share(memory: Memory) -> float:
-    return (memory.use.total - memory.use.headroom) / memory.available
+    return memory.use.expected / memory.available
 
 
 def _states(memory: Memory) -> float:

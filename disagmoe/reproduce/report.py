@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from disagmoe.reproduce.ablation import SWITCHES, Effect
+from disagmoe.reproduce.ablation import Effect
+from disagmoe.reproduce.effects import effect_lines
 from disagmoe.reproduce.row import Row
 from disagmoe.reproduce.setting import CALIBRATIONS, CalibrationName
 
@@ -63,6 +64,7 @@ def _row_json(row: Row) -> dict[str, Any]:
 
 def _effect_json(effect: Effect) -> dict[str, Any]:
     return {
+        "system": effect.system,
         "switch": effect.switch,
         "model": effect.model,
         "sequence_length": effect.length,
@@ -79,7 +81,7 @@ def as_text(rows: Sequence[Row], effects: Sequence[Effect]) -> str:
     lines = ["taken to be so:", *(f"- {one}" for one in ASSUMPTIONS), ""]
     lines += _table(rows)
     for calibration in CALIBRATIONS:
-        lines += _effects([one for one in effects if one.calibration == calibration], calibration)
+        lines += effect_lines([x for x in effects if x.calibration == calibration], calibration)
     lines += [""] + [_count_line(rows, name) for name in CALIBRATIONS]
     lines += ["", "what would have to be true:"] + [
         f"- figure {row.figure}, {row.calibration}, {row.claim}: {row.miss}"
@@ -120,17 +122,3 @@ def _count_line(rows: Sequence[Row], calibration: str) -> str:
     if fitted["total"]:
         text += f", and {fitted['in_band']} of {fitted['total']} that were fitted"
     return text
-
-
-def _effects(effects: Sequence[Effect], calibration: str) -> list[str]:
-    if not effects:
-        return []
-    columns = list(dict.fromkeys((one.model, one.length) for one in effects))
-    by_place = {(one.switch, one.model, one.length): one for one in effects}
-    lines = ["", f"speed over the first line, {calibration}:"]
-    heads = [f"{model.split('-')[0]} {length // 1024}K" for model, length in columns]
-    lines.append(f"{'':<30}" + "".join(f"{head:>14}" for head in heads))
-    for switch in SWITCHES:
-        cells = "".join(f"{by_place[(switch, *one)].speed:>14.2f}" for one in columns)
-        lines.append(f"{switch:<30}{cells}")
-    return lines

@@ -11,13 +11,20 @@ import torch
 from disagmoe.model import names
 from disagmoe.model.block import AttentionOut, embed, head_loss
 from disagmoe.model.device import count_values
-from disagmoe.model.dispatch import Dispatch, combine, place_gates, plan_dispatch, sum_rows
+from disagmoe.model.dispatch import (
+    Dedupe,
+    Dispatch,
+    combine,
+    count_distinct,
+    place_gates,
+    plan_dispatch,
+    sum_rows,
+)
 from disagmoe.model.losses import (
     StepTotals,
     global_balance_loss,
     micro_batch_balance_loss,
     sequence_balance_loss,
-    usual_chunk,
     z_loss,
 )
 from disagmoe.model.params import HeadParams
@@ -31,6 +38,7 @@ from disagmoe.runtime.recording import Recording
 from disagmoe.runtime.side import Counts
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.wire import Incoming, Message, Outgoing
+from disagmoe.schedule.gateways import gateways
 from disagmoe.schedule.ir import Compute, Op, Slot, SlotKind, TransferKey
 from disagmoe.schedule.layout import Side, Worker
 from disagmoe.transport.base import TransportChannel
@@ -163,8 +171,8 @@ class AttentionSide:
                 raise AssertionError(f"{kind} does not come to an attention worker")
 
     def _experts(self, layer: int) -> list[str]:
-        layout = self._context.layout
-        return [str(worker) for worker in layout.members(layout.experts(layer), self._role.ring)]
+        """Whom rows of `layer` go to, and come back from: expert workers, or gateways."""
+        return [str(worker) for worker in gateways(self._context.layout, layer, self._role)]
 
     def _twin(self, key: TransferKey) -> str:
         """The worker of the same rank at the other end of an attention-to-attention channel."""
@@ -236,15 +244,18 @@ class AttentionSide:
         expert_TK = out.routing.expert_TK
         if self.recording is not None:
             self.recording.choices[layer, mb] = expert_TK
-        ranges, dedupe = self._context.expert_ranges, self._config.parallel.dedupe
-        assert dedupe != "node", "simulated only; refused before a run"
-        sent = plan_dispatch(out.routing.expert_TK, ranges, dedupe)
+        # a row per host is a row per gateway
+        dedupe: Dedupe = "none" if self._config.parallel.dedupe == "none" else "rank"
+        sent = plan_dispatch(out.routing.expert_TK, self._context.destinations, dedupe)
         self._slots.put(_slot(SlotKind.ROWS, layer, mb), self._pack_rows(layer, out, sent))
         self._put_residual(layer, mb, out.x_TD.detach(), sent)
         if not self._training:
             return
         number = self._context.model_layer(layer)
         self.counters.add_choices(number, out.routing.count_choices())
+        for hop, taker_E in self._context.takers.items():
+            rows = count_distinct(expert_TK, taker_E) if dedupe == "rank" else expert_TK.numel()
+            self.counters.add_rows(hop, rows)
         terms = self._router_terms(layer, mb, out.routing)
         computed = Computed(out, terms) if self._keeps_graphs else None
         hidden = self._slots.get(_slot(SlotKind.HIDDEN, 0, mb), Hidden) if layer == 0 else None
@@ -409,7 +420,7 @@ class AttentionSide:
                 part.targets_BS.flatten(),
                 model,
                 self._totals,
-                chunk_tokens=self._config.train.loss.chunk_tokens or usual_chunk(model.vocab_size),
+                chunk_tokens=self._config.train.loss.head_tokens(model.vocab_size),
             )
         self.counters.loss_M[mb] = loss.detach()
         if not self._training:

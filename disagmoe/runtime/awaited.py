@@ -2,8 +2,9 @@
 
 from disagmoe.runtime.context import Context
 from disagmoe.schedule.accounting import Kind
+from disagmoe.schedule.gateways import peers
 from disagmoe.schedule.ir import Compute, Instruction, Op, StepEnd, Transfer
-from disagmoe.schedule.layout import Group
+from disagmoe.schedule.layout import Worker
 
 _COMPUTING = frozenset({Kind.COMPUTE, Kind.OPTIMIZER, Kind.DATA, Kind.CHECKPOINT})
 """Kinds of time in which a worker waits for nobody."""
@@ -16,10 +17,12 @@ def awaited(instruction: Instruction | None, kind: Kind, context: Context) -> tu
         return ()
     match instruction:
         case Transfer(channel=channel):
-            receives = context.layout.host(channel.target) == context.worker.group
-            return _members(channel.source if receives else channel.target, context)
+            layout, me = context.layout, context.worker
+            receives = layout.host(channel.target) == me.group
+            return _processes(peers(layout, channel, me, sends=not receives), context)
         case Compute(op=Op.REDUCE_COUNTS):
-            return _members(context.worker.group, context)
+            group, ring = context.worker.group, context.worker.ring
+            return _processes(context.layout.members(group, ring), context)
         case StepEnd(op=Op.REDUCE_WORLD):
             return _others(tuple(map(str, context.layout.workers)), context)
         case StepEnd():
@@ -28,10 +31,8 @@ def awaited(instruction: Instruction | None, kind: Kind, context: Context) -> tu
             return ()
 
 
-def _members(role: Group, context: Context) -> tuple[str, ...]:
-    layout = context.layout
-    members = layout.members(role, context.worker.ring)
-    return _others(tuple(str(layout.process(member)) for member in members), context)
+def _processes(roles: tuple[Worker, ...], context: Context) -> tuple[str, ...]:
+    return _others(tuple(str(context.layout.process(role)) for role in roles), context)
 
 
 def _replicas(context: Context) -> tuple[str, ...]:

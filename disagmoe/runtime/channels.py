@@ -24,7 +24,7 @@ def choices_spec(spec: ProgramSpec, role: Group, ring: int) -> ChannelSpec:
     layout = spec.layout
     rings = range(layout.rings) if spec.counts_of_step else (ring,)
     members = tuple(name for one in rings for name in _names(layout, role, one))
-    return ChannelSpec(f"{ring_prefix(rings[0])}{role}.choices", members, members)
+    return ChannelSpec(f"{ring_prefix(rings[0])}{role}.choices", members, members, mesh=True)
 
 
 def replicas_name(kind: SegmentKind, worker: Worker) -> str:
@@ -99,7 +99,7 @@ def _replica_specs(layout: Layout, shared_with_experts: bool) -> list[ChannelSpe
             members = tuple(str(peer) for peer in replicas(kind, worker, layout))
             if len(members) > 1:
                 name = replicas_name(kind, worker)
-                specs[name] = ChannelSpec(name, members, members)
+                specs[name] = ChannelSpec(name, members, members, mesh=True)
     return list(specs.values())
 
 

@@ -1,6 +1,7 @@
 """What one worker knows about the run; all of it fixed before the first step."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -9,8 +10,9 @@ from disagmoe.config.run import RunConfig
 from disagmoe.model.partition import expert_ranges
 from disagmoe.model.precision import TYPES, wide
 from disagmoe.runtime.wire import Wire
+from disagmoe.schedule.gateways import host_of, hosts
 from disagmoe.schedule.ir import ProgramSpec
-from disagmoe.schedule.layout import Layout, Side, Worker
+from disagmoe.schedule.layout import HOPS, Layout, Side, Worker
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,7 @@ class Context:
     @property
     def shared_with_experts(self) -> bool:
         """Whether there are shared experts, and on the expert workers."""
-        model, parallel = self.config.model, self.config.parallel
-        return model.shared_width > 0 and parallel.shared_experts == "expert"
+        return shared_with_experts(self.config)
 
     def model_layer(self, layer: int) -> int:
         """Number in the model of a layer of the ring, on which dense layers are not."""
@@ -81,6 +82,47 @@ class Context:
         )
 
     @cached_property
+    def near_wire(self) -> Wire:
+        """Formats of messages to and from the experts: between gateways and the experts of their
+        host, which send back to where rows came from, or those of all messages."""
+        return replace(self.wire, with_tokens=False) if self.layout.two_hop else self.wire
+
+    @cached_property
     def expert_ranges(self) -> tuple[range, ...]:
         """Experts of each rank of an expert group."""
         return expert_ranges(self.config.model.experts, self.config.parallel.expert_weights)
+
+    @cached_property
+    def destinations(self) -> tuple[range, ...]:
+        """Experts of each worker that an attention worker sends to: one of each host, for all that
+        are there, or all workers."""
+        ranges = self.expert_ranges
+        if not self.layout.two_hop:
+            return ranges
+        return tuple(
+            range(ranges[host[0]].start, ranges[host[-1]].stop) for host in hosts(self.layout)
+        )
+
+    @cached_property
+    def takers(self) -> dict[str, torch.Tensor]:
+        """By hop: whom the rows for each expert go to [E]. Across the network that is a host where
+        rows go in two hops, else a worker."""
+        parts = {HOPS[0]: self.destinations}
+        if self.layout.two_hop:
+            parts[HOPS[1]] = self.expert_ranges
+        return {hop: _owners(ranges).to(self.device) for hop, ranges in parts.items()}
+
+    @cached_property
+    def experts_of_neighbours(self) -> tuple[int, ...]:
+        """How many experts each expert worker on this worker's host has; with two hops."""
+        host = host_of(self.layout, self.worker.rank)
+        return tuple(len(self.expert_ranges[rank]) for rank in host)
+
+
+def shared_with_experts(config: RunConfig) -> bool:
+    """Whether `config` has shared experts, and has them on the expert workers."""
+    return config.model.shared_width > 0 and config.parallel.shared_experts == "expert"
+
+
+def _owners(ranges: Sequence[range]) -> torch.Tensor:
+    return torch.tensor([part for part, experts in enumerate(ranges) for _ in experts])

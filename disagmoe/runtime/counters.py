@@ -20,6 +20,8 @@ class StepCounters:
     z_LM: torch.Tensor
     choices_LE: torch.Tensor
     """Exact up to 2^53 choices."""
+    rows: dict[str, torch.Tensor]
+    """By hop: rows that the routing decisions ask for."""
 
     @classmethod
     def zero(cls, context: Context, micro_batches: int) -> "StepCounters":
@@ -34,11 +36,16 @@ class StepCounters:
             zeros(model.layers, micro_batches),
             zeros(model.layers, micro_batches),
             zeros(model.layers, model.experts),
+            {hop: zeros() for hop in context.takers},
         )
 
     def add_choices(self, layer: int, counts_E: torch.Tensor) -> None:
         """Count the choices of one micro-batch at `layer`."""
         self.choices_LE[layer] += counts_E
+
+    def add_rows(self, hop: str, count: torch.Tensor | int) -> None:
+        """Count rows that the tokens of one micro-batch need on a hop."""
+        self.rows[hop] += count
 
     def sums(self) -> list[float]:
         """Loss, balance and z of the whole step."""

@@ -4,12 +4,13 @@ Letters: D hidden, R rows, P pairs of a row and an expert, H rows at home on thi
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from disagmoe.model import names
 from disagmoe.model.block import swiglu_block
+from disagmoe.model.device import to_host
 from disagmoe.model.dispatch import join_rows
 from disagmoe.model.experts import (
     Kept,
@@ -25,11 +26,22 @@ from disagmoe.model.params import ExpertParams, SwigluParams
 from disagmoe.model.partition import stack_names
 from disagmoe.model.precision import wide
 from disagmoe.runtime.context import Context
+from disagmoe.runtime.gateway import Gateway
+from disagmoe.runtime.packing import pack_drows, pack_outputs
 from disagmoe.runtime.parameters import Parameters
 from disagmoe.runtime.side import Counts
 from disagmoe.runtime.slots import SlotTable
-from disagmoe.runtime.wire import Incoming, Message, Outgoing
-from disagmoe.schedule.ir import Compute, Op, Slot, SlotKind, TransferKey
+from disagmoe.runtime.wire import Incoming, Message
+from disagmoe.schedule.gateways import neighbours, served
+from disagmoe.schedule.ir import (
+    GATEWAY_OPS,
+    Compute,
+    Op,
+    Slot,
+    SlotKind,
+    TransferKey,
+    expert_kinds,
+)
 from disagmoe.schedule.layout import Side, Worker
 
 
@@ -52,8 +64,8 @@ class Fused:
     """A fused residual: rows arrive un-normalised, and those at home here are added to outputs."""
 
     rows_RD: torch.Tensor
-    n_RD: torch.Tensor
-    """Their norm, with graph."""
+    n_RD: torch.Tensor | None
+    """Their norm, with graph; None while it is to be computed again."""
     home_R: torch.Tensor
 
 
@@ -89,6 +101,8 @@ class ExpertSide:
         self._slots = slots
         self._training = True
         self._recomputes = context.recomputes(Side.EXPERT)
+        self._kinds = expert_kinds(context.layout)
+        self._gateway = Gateway(context, role, slots) if context.layout.two_hop else None
 
     def begin(self, *, training: bool) -> None:
         """Start a step or an evaluation."""
@@ -97,6 +111,9 @@ class ExpertSide:
     def compute(self, instruction: Compute) -> None:
         """Execute one compute op."""
         assert instruction.layer is not None
+        if self._gateway is not None and instruction.op in GATEWAY_OPS:
+            self._gateway.compute(instruction)
+            return
         match instruction.op:
             case Op.EXPERTS_FWD:
                 self._forward(instruction.layer, instruction.mb)
@@ -111,24 +128,36 @@ class ExpertSide:
 
     def expected(self, key: TransferKey, counts: Counts | None) -> Iterable[tuple[str, Message]]:
         """Peers and messages of an incoming payload."""
-        wire = self._context.wire
-        if key.received.kind is SlotKind.ROWS and counts is not None:
+        wire, kind = self._context.near_wire, key.received.kind
+        if kind is self._kinds.rows and counts is not None:
             return [(peer, wire.rows(rows, pairs)) for peer, (rows, pairs) in counts.items()]
-        if key.received.kind is SlotKind.DOUTPUTS:
+        if kind is self._kinds.doutputs:
             saved = self._slots.wait_for(_slot(SlotKind.SAVED, key.layer, key.mb), Saved)
-            peers = self._attention(key.layer + 1)
+            peers = self._targets(key.layer)
             return [
                 (peer, wire.doutputs(rows)) for peer, rows in zip(peers, saved.rows, strict=True)
             ]
-        raise AssertionError(f"{key.received.kind} does not come to an expert worker")
+        if self._gateway is not None:
+            return self._gateway.expected(key, counts)
+        raise AssertionError(f"{kind} does not come to an expert worker")
 
-    def _attention(self, layer: int) -> list[str]:
+    def _sources(self, layer: int) -> list[str]:
+        """Whom rows of `layer` come from: attention workers, or the gateways of this host."""
         layout = self._context.layout
-        return [str(worker) for worker in layout.members(layout.attention(layer), self._role.ring)]
+        if layout.two_hop:
+            return [str(worker) for worker in neighbours(layout, layer, self._role)]
+        return [str(worker) for worker in served(layout, layer, self._role)]
+
+    def _targets(self, layer: int) -> list[str]:
+        """Whom outputs of `layer` go to: the next attention workers, or those gateways."""
+        layout = self._context.layout
+        if layout.two_hop:
+            return self._sources(layer)
+        return [str(worker) for worker in served(layout, layer + 1, self._role)]
 
     def _forward(self, layer: int, mb: int) -> None:
-        incoming = self._slots.get(_slot(SlotKind.ROWS, layer, mb), Incoming)
-        parts = [incoming.views[peer] for peer in self._attention(layer)]
+        incoming = self._slots.get(_slot(self._kinds.rows, layer, mb), Incoming)
+        parts = [incoming.views[peer] for peer in self._sources(layer)]
         rows = tuple(len(part["rows_RD"]) for part in parts)
         pairs = tuple(len(part["gate_P"]) for part in parts)
         row_P = join_rows([part["row_P"].long() for part in parts], rows)
@@ -142,7 +171,7 @@ class ExpertSide:
             # homes are kept for the backward, and the message is written to again
             rows_RD, home_R = rows_RD.clone(), home_R.clone()
         fused = self._fused(layer, rows_RD, home_R)
-        n_RD = rows_RD if fused is None else fused.n_RD.detach()
+        n_RD = rows_RD if fused is None or fused.n_RD is None else fused.n_RD.detach()
         out_RD, kept = experts_apply(self._params(layer), n_RD, row_P, expert_P, gate_P)
         shared = self._shared(layer, n_RD, home_R)
         if shared is not None:
@@ -150,10 +179,14 @@ class ExpertSide:
         if fused is not None:
             out_RD = _add_home(out_RD, rows_RD, fused.home_R)
         tokens = [part.get("token_R") for part in parts]
-        outgoing = self._pack_outputs(layer, out_RD, rows, tokens)
-        self._slots.put(_slot(SlotKind.OUTPUTS, layer, mb), outgoing)
+        wire, targets = self._context.near_wire, self._targets(layer)
+        outgoing = pack_outputs(wire, targets, out_RD.split(rows), tokens)
+        self._slots.put(_slot(self._kinds.outputs, layer, mb), outgoing)
         if self._training:
-            if self._recomputes:
+            if self._recomputes and fused is not None:
+                kept = without_activations(kept, rows_RD)
+                fused = replace(fused, rows_RD=rows_RD, n_RD=None)
+            elif self._recomputes:
                 kept = without_activations(kept, n_RD)
             saved = Saved(kept, rows, pairs, fused, shared)
             self._slots.put(_slot(SlotKind.SAVED, layer, mb), saved)
@@ -174,7 +207,9 @@ class ExpertSide:
         if not self._context.shared_with_experts:
             return None
         assert home_R is not None, "the wire has homes"
-        row_H = home_R.nonzero().flatten()
+        # to ask how many there are stops the host no longer than nonzero() itself would
+        (homes,) = to_host(home_R.sum(dtype=torch.int64)[None])
+        row_H = torch.nonzero_static(home_R, size=homes).flatten()
         model, number = self._context.config.model, self._context.model_layer(layer)
         params = SwigluParams.read(self._parameters.values, model, number, "shared")
         with torch.set_grad_enabled(self._training):
@@ -194,27 +229,6 @@ class ExpertSide:
             n_RD = rms_norm(rows_RD, norm_D, self._context.config.model.norm_eps)
         return Fused(rows_RD, n_RD, home_R)
 
-    def _pack_outputs(
-        self,
-        layer: int,
-        out_RD: torch.Tensor,
-        rows: tuple[int, ...],
-        tokens: list[torch.Tensor | None],
-    ) -> Outgoing:
-        buffers, counts = {}, {}
-        peers = self._attention(layer + 1)
-        for peer, part_RD, token_R in zip(peers, out_RD.split(rows), tokens, strict=True):
-            counts[peer] = (len(part_RD), 0)
-            if token_R is None:
-                buffers[peer] = part_RD.view(torch.uint8).flatten()
-                continue
-            message = self._context.wire.outputs(len(part_RD))
-            buffers[peer] = message.allocate(self._context.device)
-            views = message.views(buffers[peer])
-            views["rows_RD"].copy_(part_RD)
-            views["token_R"].copy_(token_R)
-        return Outgoing(buffers, counts)
-
     def _backward(self, layer: int, mb: int) -> None:
         self._add_weight_grads(layer, self._input_grads(layer, mb))
 
@@ -228,9 +242,14 @@ class ExpertSide:
     def _input_grads(self, layer: int, mb: int) -> Later:
         """Send the gradients of rows and gates, and return what is left to do."""
         saved = self._slots.get(_slot(SlotKind.SAVED, layer, mb), Saved)
-        incoming = self._slots.get(_slot(SlotKind.DOUTPUTS, layer, mb), Incoming)
-        dout_RD = _join([incoming.views[peer]["rows_RD"] for peer in self._attention(layer + 1)])
-        params, kept = self._params(layer), saved.kept
+        incoming = self._slots.get(_slot(self._kinds.doutputs, layer, mb), Incoming)
+        dout_RD = _join([incoming.views[peer]["rows_RD"] for peer in self._targets(layer)])
+        params, kept, fused = self._params(layer), saved.kept, saved.fused
+        if self._recomputes and fused is not None:
+            fused = self._fused(layer, fused.rows_RD, fused.home_R)
+            assert fused is not None
+            assert fused.n_RD is not None
+            kept = without_activations(kept, fused.n_RD.detach())
         if self._recomputes:
             kept = recomputed(params, kept)
         drows_RD, dgate_P, pending = input_grads(params, kept, dout_RD)
@@ -238,13 +257,14 @@ class ExpertSide:
         if saved.shared is not None:
             drows_RD, dshared = self._shared_grads(layer, saved.shared, drows_RD, dout_RD)
         dnorm_D = None
-        if saved.fused is not None:
+        if fused is not None:
+            assert fused.n_RD is not None
             norm_D = self._parameters.values[self._norm_name(layer)]
-            drows_RD, dnorm_D = torch.autograd.grad(
-                saved.fused.n_RD, [saved.fused.rows_RD, norm_D], drows_RD
-            )
-            drows_RD = _add_home(drows_RD, dout_RD, saved.fused.home_R)
-        self._pack_drows(layer, mb, saved, drows_RD, dgate_P)
+            drows_RD, dnorm_D = torch.autograd.grad(fused.n_RD, [fused.rows_RD, norm_D], drows_RD)
+            drows_RD = _add_home(drows_RD, dout_RD, fused.home_R)
+        wire, sources = self._context.near_wire, self._sources(layer)
+        outgoing = pack_drows(wire, sources, drows_RD.split(saved.rows), dgate_P.split(saved.pairs))
+        self._slots.put(_slot(self._kinds.drows, layer, mb), outgoing)
         return Later(pending, dnorm_D, dshared)
 
     def _shared_grads(
@@ -264,25 +284,6 @@ class ExpertSide:
             self._parameters.accumulate(self._shared_names(layer), later.dshared)
         if later.dnorm_D is not None:
             self._parameters.second_grad(self._norm_name(layer)).add_(later.dnorm_D)
-
-    def _pack_drows(
-        self, layer: int, mb: int, saved: Saved, drows_RD: torch.Tensor, dgate_P: torch.Tensor
-    ) -> None:
-        buffers, counts = {}, {}
-        parts = zip(
-            self._attention(layer),
-            drows_RD.split(saved.rows),
-            dgate_P.split(saved.pairs),
-            strict=True,
-        )
-        for peer, rows_RD, gate_P in parts:
-            message = self._context.wire.drows(len(rows_RD), len(gate_P))
-            buffers[peer] = message.allocate(self._context.device)
-            views = message.views(buffers[peer])
-            views["rows_RD"].copy_(rows_RD)
-            views["gate_P"].copy_(gate_P)
-            counts[peer] = (len(rows_RD), len(gate_P))
-        self._slots.put(_slot(SlotKind.DROWS, layer, mb), Outgoing(buffers, counts))
 
 
 def _add_home(out_RD: torch.Tensor, rows_RD: torch.Tensor, home_R: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ import torch
 
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.moments import HostMoments, Moment, Moments
+from disagmoe.schedule.gateways import peers
 from disagmoe.schedule.ir import Op, Program, Transfer, TransferKey
 from disagmoe.schedule.layout import Channel
 from disagmoe.transport.base import TransportChannel, Work
@@ -79,10 +80,10 @@ class Handovers:
         by_channel: dict[Channel, list[TransferKey]] = {}
         for key in keys:
             by_channel.setdefault(key.channel, []).append(key)
-        layout, ring = self._context.layout, self._context.worker.ring
+        layout, me = self._context.layout, self._context.worker
         by_peer: dict[str, list[TransferKey]] = {}
         for channel in sorted(by_channel):
-            for role in layout.members(channel.target if sends else channel.source, ring):
+            for role in peers(layout, channel, me, sends=sends):
                 by_peer.setdefault(str(layout.process(role)), []).extend(by_channel[channel])
         return by_peer
 

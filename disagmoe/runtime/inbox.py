@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -23,9 +23,12 @@ from disagmoe.runtime.side import Counts, SideOps
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.trace import Hop
 from disagmoe.runtime.wire import HEADER_LENGTH, Incoming, Outgoing, header
-from disagmoe.schedule.ir import Op, Program, Transfer, TransferKey
+from disagmoe.schedule.gateways import peers
+from disagmoe.schedule.ir import Op, Program, SlotKind, Transfer, TransferKey, payload
 from disagmoe.schedule.layout import Group, Side
 from disagmoe.transport.base import TransportChannel, Work
+
+_TO_EXPERTS = (SlotKind.ROWS, SlotKind.FAN_ROWS)
 
 
 def moved(key: TransferKey) -> str:
@@ -73,6 +76,9 @@ class Ports:
 
     context: Context
     channels: Mapping[str, TransportChannel]
+    rows: dict[str, int] = field(default_factory=dict)
+    """By hop: rows announced by this worker on their way to experts, those for itself included. All
+    transfers of a hop are posted by one thread."""
 
     def post(
         self,
@@ -104,6 +110,9 @@ class Ports:
     ) -> Work:
         """Announce `outgoing`, and receive the announcements of others into `headers`."""
         counts = {} if outgoing is None else outgoing.counts
+        if counts and payload(key.channel) in _TO_EXPERTS:
+            hop = key.channel.hop
+            self.rows[hop] = self.rows.get(hop, 0) + sum(rows for rows, _ in counts.values())
         sends = {peer: header(key.layer, key.mb, *count) for peer, count in counts.items()}
         name = counts_name(key.channel, self.context.worker.ring)
         return self.post(name, sends, headers, moved(key))
@@ -238,7 +247,8 @@ class Inbox:
         return posted.incoming
 
     def _exchange_counts(self, key: TransferKey, outgoing: Outgoing | None) -> Counts:
-        members = self._context.layout.members(key.channel.source, self._context.worker.ring)
+        layout, me = self._context.layout, self._context.worker
+        members = peers(layout, key.channel, me, sends=False)
         headers = {str(peer): torch.empty(HEADER_LENGTH, dtype=torch.int64) for peer in members}
         self._ports.post_counts(key, outgoing, headers).wait()
         return check_counts(key, headers, str(self._context.worker))

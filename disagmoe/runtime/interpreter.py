@@ -70,7 +70,7 @@ class Interpreter:
         self._inbox: Receiver = (
             Inbox(*parts, self._hops)
             if launches is None or self._flights is None
-            else LaunchingInbox(*parts, launches, self._flights)
+            else LaunchingInbox(*parts, launches, self._flights, stopwatch)
         )
         self._works: dict[TransferKey, list[Work]] = {}
         self._arrivals: Arrivals = {}
@@ -152,6 +152,12 @@ class Interpreter:
         hops = tuple(self._hops)
         self._hops.clear()
         return hops
+
+    def take_rows(self) -> dict[str, int]:
+        """Return how many rows this worker has sent towards experts since the last call, by hop."""
+        rows = dict(self._ports.rows)
+        self._ports.rows.clear()
+        return rows
 
     def close(self) -> None:
         """End the threads that receive."""

@@ -3,7 +3,7 @@
 For transports with one launch thread (NCCL): every transfer takes its place in one order for the
 whole worker, which is that of its program and has been verified with all transfers in one line. Row
 counts come over host memory, so the device is asked for nothing; while the program waits for them,
-the device works off what it has been given.
+the device works off what it has been given, and only what it waits beyond that is counted.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,15 @@ from dataclasses import dataclass
 
 import torch
 
+from disagmoe.runtime.clock import Stopwatch
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.devicetime import Flights
 from disagmoe.runtime.inbox import Arrivals, Ports, check_counts
 from disagmoe.runtime.side import Counts, SideOps
 from disagmoe.runtime.slots import SlotTable
 from disagmoe.runtime.wire import HEADER_LENGTH, Incoming, Outgoing
+from disagmoe.schedule.accounting import Kind
+from disagmoe.schedule.gateways import peers
 from disagmoe.schedule.ir import Op, Program, Transfer, TransferKey
 from disagmoe.schedule.layout import Side
 from disagmoe.transport.base import Launches, Work
@@ -60,14 +63,16 @@ class LaunchingInbox:
         ports: Ports,
         launches: Launches,
         flights: Flights,
+        stopwatch: Stopwatch,
     ) -> None:
-        """`flights` is told of every receive."""
+        """`flights` is told of every receive, `stopwatch` of waits for row counts."""
         self._context = context
         self._sides = sides
         self._slots = slots
         self._ports = ports
         self._launches = launches
         self._flights = flights
+        self._stopwatch = stopwatch
         self._announced: dict[TransferKey, _Announced] = {}
         self._receives: dict[TransferKey, _Receive] = {}
 
@@ -90,9 +95,9 @@ class LaunchingInbox:
             case Op.EXCHANGE_COUNTS:
                 self._announce(key, self._slots.get(key.sent, Outgoing))
             case Op.POST_RECV:
-                self._receive(key, {})
+                self._receive(transfer, {})
             case Op.EXCHANGE:
-                self._receive(key, self._slots.get(key.sent, Outgoing).buffers)
+                self._receive(transfer, self._slots.get(key.sent, Outgoing).buffers)
             case _:
                 raise AssertionError(f"{transfer} receives nothing")
 
@@ -110,20 +115,25 @@ class LaunchingInbox:
         """Nothing waits."""
 
     def _announce(self, key: TransferKey, outgoing: Outgoing | None) -> None:
-        members = self._context.layout.members(key.channel.source, self._context.worker.ring)
+        layout, me = self._context.layout, self._context.worker
+        members = peers(layout, key.channel, me, sends=False)
         headers = {str(peer): torch.empty(HEADER_LENGTH, dtype=torch.int64) for peer in members}
         work = self._ports.post_counts(key, outgoing, headers)
         self._announced[key] = _Announced(headers, work)
 
-    def _counts(self, key: TransferKey) -> Counts | None:
+    def _counts(self, transfer: Transfer) -> Counts | None:
+        key = transfer.key
         announced = self._announced.pop(key, None)
         if announced is None:
             return None
+        # what the device has been given before may be done before they are there
+        self._stopwatch.switch(Kind.RECV_WAIT, str(transfer), awaited=key)
         announced.work.wait()
         return check_counts(key, announced.headers, str(self._context.worker))
 
-    def _receive(self, key: TransferKey, sends: Mapping[str, torch.Tensor]) -> None:
-        expected = list(self._sides[key.channel.target.side].expected(key, self._counts(key)))
+    def _receive(self, transfer: Transfer, sends: Mapping[str, torch.Tensor]) -> None:
+        key, counts = transfer.key, self._counts(transfer)
+        expected = list(self._sides[key.channel.target.side].expected(key, counts))
         buffers, views = {}, {}
         for peer, message in expected:
             nbytes = message.nbytes

@@ -1,9 +1,11 @@
 """What a worker's memory holds, beside what the plan says of it; shown when it does not suffice."""
 
+import os
 import resource
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -15,6 +17,8 @@ from disagmoe.runtime.parameters import Parameters
 from disagmoe.runtime.update import Update
 from disagmoe.schedule.ir import GroupProgram
 from disagmoe.units import KIB, format_bytes
+
+_MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,21 @@ def peak_memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+
+
+def available_memory_bytes() -> int:
+    """Memory of this machine that processes can still take, as far as this container may (Linux,
+    proc_meminfo(5) and cgroup v2; elsewhere all that the machine has)."""
+    try:
+        fields = dict(line.split(":") for line in _MEMINFO.read_text().splitlines())
+        free = int(fields["MemAvailable"].split()[0]) * KIB
+    except OSError:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit, used = ((_CGROUP / f"memory.{name}").read_text() for name in ("max", "current"))
+    except OSError:  # no container, or an older one
+        return free
+    return free if limit.strip() == "max" else min(free, max(0, int(limit) - int(used)))
 
 
 def measure(parameters: Parameters, update: Update, device: torch.device) -> Measured:
@@ -103,7 +122,7 @@ def memory_table(predicted: MemoryUse | None, measured: Measured) -> str:
         _line("gradient sums", gradients, measured.gradients),
         _line("optimizer", optimizer, measured.optimizer),
         _line("activations, messages, temporaries", rest, measured.rest),
-        _line("all tokens at one worker", headroom, None),
+        _line("more tokens at one worker", headroom, None),
         _line("held by torch, not in use", None, measured.unused),
         _line("device and libraries", system, measured.system),
         _line("total", total, measured.total),

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from disagmoe.runtime.trace import Hop, WorkerTrace
 from disagmoe.schedule.accounting import Kind
-from disagmoe.schedule.ir import COMPUTE_OPS, EXPERT_OPS, Op, SlotKind, payload
+from disagmoe.schedule.ir import COMPUTE_OPS, EXPERT_OPS, GATEWAY_OPS, Op, SlotKind, payload
 from disagmoe.schedule.layout import Channel, Worker
 
 ATTENTION_OPS = frozenset(
-    str(op) for op in COMPUTE_OPS - EXPERT_OPS - {Op.REDUCE_COUNTS, Op.HEAD_EVAL}
+    str(op) for op in COMPUTE_OPS - EXPERT_OPS - GATEWAY_OPS - {Op.REDUCE_COUNTS, Op.HEAD_EVAL}
 )
 """Ops of a step whose time grows with the sequences of a worker."""
-_EXPERT_OPS = frozenset(map(str, EXPERT_OPS))
+_EXPERT_OPS = frozenset(map(str, EXPERT_OPS | GATEWAY_OPS))
 _OPS = ATTENTION_OPS | _EXPERT_OPS
 
 

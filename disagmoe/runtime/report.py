@@ -7,6 +7,26 @@ from disagmoe.transport.counted import Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HopCounts:
+    """What went over one hop between attention and experts in a step."""
+
+    rows: int
+    """Rows on their way to the experts, one of whom may be the sender itself."""
+    exact_rows: int
+    """Rows that the routing decisions ask for: distinct pairs of a token and a worker (a host, on
+    the first of two hops), or all choices where rows go once to each expert."""
+    nbytes: int
+    """Payloads of both ways, forward and backward, without what a worker sends itself."""
+
+    def __add__(self, other: "HopCounts") -> "HopCounts":
+        return HopCounts(
+            rows=self.rows + other.rows,
+            exact_rows=self.exact_rows + other.exact_rows,
+            nbytes=self.nbytes + other.nbytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
     """One worker's view of one step. Losses, norm and expert choices are global and the same on
     every worker; seconds are its own."""
@@ -37,6 +57,8 @@ class StepReport:
     """This worker's time since its last report, by kind; adds up to wall time."""
     traffic: dict[str, Traffic]
     """What left this worker in this step, by channel: payloads, counts, sums."""
+    hops: dict[str, HopCounts]
+    """By hop: what of this step's rows this worker sent, and what its own routing asked for."""
     peak_memory_bytes: int
     """Largest resident memory of this worker's process so far (device memory on CUDA)."""
     trace: WorkerTrace | None = None

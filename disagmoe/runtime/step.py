@@ -8,11 +8,12 @@ from dataclasses import replace
 from disagmoe.data.batch import Batch, count_valid, join_batches, ring_micro_batches, worker_part
 from disagmoe.data.source import BatchSource
 from disagmoe.errors import DataError
+from disagmoe.model.device import on_device
 from disagmoe.model.losses import StepTotals
 from disagmoe.optim.clip import all_finite, clip_scale, nonfinite_names
 from disagmoe.optim.lr import learning_rate
 from disagmoe.runtime.attention import AttentionSide
-from disagmoe.runtime.channels import WORLD, channel_specs
+from disagmoe.runtime.channels import WORLD, channel_name, channel_specs
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.counters import StepCounters
 from disagmoe.runtime.devicetime import stopwatch_of
@@ -36,7 +37,7 @@ from disagmoe.runtime.parameters import (
     used_twice,
 )
 from disagmoe.runtime.recording import Recording
-from disagmoe.runtime.report import EvalReport, StepReport
+from disagmoe.runtime.report import EvalReport, HopCounts, StepReport
 from disagmoe.runtime.restoring import restore
 from disagmoe.runtime.saving import SavedPart, Saver
 from disagmoe.runtime.side import SideOps
@@ -241,6 +242,7 @@ class WorkerRuntime:
         self.stopwatch.trace(traced)
         self.interpreter.take_hops()  # those of a step that is not traced
         self._take_traffic()  # that of an evaluation
+        self.interpreter.take_rows()
         self.stopwatch.switch(Kind.DATA)
         batch = None if self._source is None else self._source.step(step)
         self._begin(batch, self._train.spec)
@@ -254,6 +256,7 @@ class WorkerRuntime:
         world = self._world
         assert world is not None
         saving = self._save(world)
+        traffic = self._take_traffic()
         return StepReport(
             step=step,
             loss=world.loss,
@@ -268,7 +271,8 @@ class WorkerRuntime:
             saving=saving,
             choices_LE=world.choices_LE,
             seconds={kind.value: seconds for kind, seconds in self.stopwatch.take().items()},
-            traffic=self._take_traffic(),
+            traffic=traffic,
+            hops=self._hops(traffic),
             peak_memory_bytes=peak_memory_bytes(self._context.device),
             trace=self._take_trace() if traced else None,
         )
@@ -282,13 +286,30 @@ class WorkerRuntime:
         taken = {name: channel.take() for name, channel in self._counted.items()}
         return {name: traffic for name, traffic in taken.items() if traffic.messages}
 
+    def _hops(self, traffic: Mapping[str, Traffic]) -> dict[str, HopCounts]:
+        context, attention = self._context, self._attention
+        sent = self.interpreter.take_rows()
+        asked = {} if attention is None else attention.counters.rows
+        nbytes = dict.fromkeys(context.takers, 0)
+        for channel in context.layout.channels():
+            one = traffic.get(channel_name(channel, context.worker.ring))
+            if one is not None and Side.EXPERT in (channel.source.side, channel.target.side):
+                nbytes[channel.hop] += one.nbytes
+        return {
+            hop: HopCounts(
+                rows=sent.get(hop, 0), exact_rows=int(asked.get(hop, 0)), nbytes=nbytes[hop]
+            )
+            for hop in context.takers
+        }
+
     def evaluate(self) -> EvalReport:
         """Return the loss on held-out data; changes no state. All workers call it together."""
         if self._eval is None:
             raise AssertionError("no evaluation program")
         self.stopwatch.switch(Kind.DATA)
         self._begin(None if self._source is None else _whole(self._source), self._eval.spec)
-        self.interpreter.run(self._eval.program, {})
+        with memory_explained(self.memory_table):
+            self.interpreter.run(self._eval.program, {})
         world = self._sum_world()
         return EvalReport(loss=world.loss, valid_targets=world.valid_targets)
 
@@ -322,8 +343,8 @@ class WorkerRuntime:
             part = worker_part(micro_batch, self._attention_weights, context.worker.rank)
             parts.append(
                 Part(
-                    part.tokens_BS.to(context.device),
-                    part.targets_BS.to(context.device),
+                    on_device(part.tokens_BS, context.device),
+                    on_device(part.targets_BS, context.device),
                     micro_batch.tokens_BS.numel(),
                     part.documents,
                 )

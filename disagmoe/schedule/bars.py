@@ -8,7 +8,7 @@ from disagmoe.errors import ScheduleError
 from disagmoe.schedule.accounting import Shares, add_up
 from disagmoe.schedule.bounds import Bound
 from disagmoe.schedule.ir import Op
-from disagmoe.schedule.layout import Channel, Pass
+from disagmoe.schedule.layout import Channel
 
 
 class Shade(StrEnum):
@@ -22,6 +22,8 @@ class Shade(StrEnum):
     EXPERTS_BWD = "experts backward"
     EXPERTS_DGRAD = "experts backward, inputs"
     EXPERTS_WGRAD = "experts backward, weights"
+    GATEWAY_FWD = "gateway forward"
+    GATEWAY_BWD = "gateway backward"
     HEAD = "head"
     OPTIMIZER = "optimizer"
     DATA = "data"
@@ -32,13 +34,14 @@ class Shade(StrEnum):
     GRADIENTS = "transfer of gradients"
 
 
-FORWARD = frozenset({Shade.EMBED, Shade.ATTENTION_FWD, Shade.EXPERTS_FWD})
+FORWARD = frozenset({Shade.EMBED, Shade.ATTENTION_FWD, Shade.EXPERTS_FWD, Shade.GATEWAY_FWD})
 BACKWARD = frozenset(
     {
         Shade.HEAD,
         Shade.EXPERTS_BWD,
         Shade.EXPERTS_DGRAD,
         Shade.EXPERTS_WGRAD,
+        Shade.GATEWAY_BWD,
         Shade.ATTENTION_BWD,
         Shade.EMBED_BWD,
     }
@@ -55,6 +58,10 @@ _OF_OP = {
     Op.EXPERTS_WGRAD: Shade.EXPERTS_WGRAD,
     Op.ATTN_BWD: Shade.ATTENTION_BWD,
     Op.EMBED_BWD: Shade.EMBED_BWD,
+    Op.FAN_OUT: Shade.GATEWAY_FWD,
+    Op.GATHER_ADD: Shade.GATEWAY_FWD,
+    Op.FAN_OUT_BWD: Shade.GATEWAY_BWD,
+    Op.GATHER_ADD_BWD: Shade.GATEWAY_BWD,
 }
 
 
@@ -65,7 +72,7 @@ def op_shade(op: Op) -> Shade:
 
 def transfer_shade(channel: Channel) -> Shade:
     """The shade of what `channel` carries."""
-    return Shade.ACTIVATIONS if channel.direction is Pass.ACT else Shade.GRADIENTS
+    return Shade.ACTIVATIONS if channel.forward else Shade.GRADIENTS
 
 
 @dataclass(frozen=True, slots=True)

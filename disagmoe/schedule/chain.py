@@ -1,7 +1,7 @@
 """The ops of one micro-batch, and what leads from one to the next."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from disagmoe.schedule.costs import Link, Times
 from disagmoe.schedule.ir import (
@@ -13,7 +13,7 @@ from disagmoe.schedule.ir import (
     owner,
     payload,
 )
-from disagmoe.schedule.layout import Group
+from disagmoe.schedule.layout import Group, Pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Step:
 
 def chain(spec: ProgramSpec, mb: int) -> tuple[Step, ...]:
     """All ops of micro-batch `mb` in order, each with what it sends."""
-    return tuple(_chain(spec, mb))
+    steps = _chain(spec, mb)
+    return tuple(_through_gateways(steps, spec) if spec.layout.two_hop else steps)
 
 
 def _chain(spec: ProgramSpec, mb: int) -> Iterator[Step]:
@@ -85,6 +86,43 @@ def _gradients(spec: ProgramSpec, layer: int, mb: int) -> tuple[Send, ...]:
     return (*sends, Send(residual, Compute(Op.ATTN_BWD, layer, mb)))
 
 
+_GATEWAYS = {
+    Op.EXPERTS_FWD: (Op.FAN_OUT, Pass.FAN, Op.GATHER_ADD, Pass.SUM),
+    Op.EXPERTS_BWD: (Op.FAN_OUT_BWD, Pass.FAN_GRAD, Op.GATHER_ADD_BWD, Pass.SUM_GRAD),
+    Op.EXPERTS_DGRAD: (Op.FAN_OUT_BWD, Pass.FAN_GRAD, Op.GATHER_ADD_BWD, Pass.SUM_GRAD),
+}
+"""What stands before and after an op of experts where rows go in two hops."""
+
+
+def _through_gateways(steps: Iterable[Step], spec: ProgramSpec) -> Iterator[Step]:
+    """The pass that makes two hops of one: what crosses the network ends and begins at gateways,
+    which fan rows out to the experts of their host and add up what these return."""
+    for step in steps:
+        gateways = _GATEWAYS.get(step.compute.op)
+        if gateways is None:
+            yield replace(step, sends=tuple(map(_to_gateway, step.sends)))
+            continue
+        fan_op, fan, add_op, add = gateways
+        layer, mb = step.compute.layer, step.compute.mb
+        assert layer is not None
+
+        def inside(direction: Pass, reader: Compute, layer: int = layer, mb: int = mb) -> Send:
+            return Send(TransferKey(spec.layout.inside(layer, direction), layer, mb), reader)
+
+        added = Compute(add_op, layer, mb)
+        yield Step(Compute(fan_op, layer, mb), (inside(fan, step.compute),))
+        yield replace(step, sends=(inside(add, added),))
+        yield Step(added, step.sends)
+
+
+def _to_gateway(send: Send) -> Send:
+    """Let a gateway read what was for experts."""
+    gateways = _GATEWAYS.get(send.reader.op)
+    if gateways is None:
+        return send
+    return Send(send.key, Compute(gateways[0], send.reader.layer, send.reader.mb))
+
+
 @dataclass(frozen=True, slots=True)
 class Wire:
     """A transfer of a chain in numbers: the groups of workers at its ends, how long it takes, and
@@ -97,6 +135,11 @@ class Wire:
     time: float
     """That of `link`."""
     reader: int
+    out: int
+    """Which way out it takes: that of its source to the network, numbered as the source is; or, for
+    transfers inside hosts, the links there, which are numbered behind all those."""
+    into: int
+    """Which way in, in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +176,9 @@ def places(spec: ProgramSpec, costs: Times) -> tuple[Place, ...]:
         channel = send.key.channel
         link = costs.link(payload(channel), send.key.layer)
         ends = group_of(channel.source), group_of(channel.target)
-        return Wire(send, *ends, link, link.time, place_of[send.reader])
+        behind = len(number) if channel.intra else 0
+        ways = [end + behind for end in ends]
+        return Wire(send, *ends, link, link.time, place_of[send.reader], *ways)
 
     inputs = [0] * len(steps)
     for step in steps:

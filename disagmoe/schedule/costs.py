@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Protocol, Self
 
 from disagmoe.errors import ScheduleError
-from disagmoe.schedule.ir import Op, SlotKind
+from disagmoe.schedule.ir import INSIDE_HOSTS, Op, SlotKind
 
 
 class Way(Enum):
@@ -59,7 +59,7 @@ class OpCosts:
     """Seconds (or any one unit) of each op of one micro-batch, and of each payload on its channel.
 
     The defaults are proportions, not measurements: a backward costs two forwards and a transfer
-    half a forward.
+    half a forward, inside a host a tenth.
 
     Raises:
         ScheduleError: for a cost that is negative or not finite.
@@ -75,12 +75,20 @@ class OpCosts:
     experts_wgrad: float = 1.0
     attn_bwd: float = 2.0
     embed_bwd: float = 0.05
+    fan_out: float = 0.05
+    gather_add: float = 0.05
+    fan_out_bwd: float = 0.05
+    gather_add_bwd: float = 0.05
     rows: float = 0.5
     outputs: float = 0.5
     residual: float = 0.25
     doutputs: float = 0.5
     drows: float = 0.5
     dresidual: float = 0.25
+    fan_rows: float = 0.1
+    near_outputs: float = 0.1
+    fan_doutputs: float = 0.1
+    near_drows: float = 0.1
 
     def __post_init__(self) -> None:
         for cost in fields(self):
@@ -122,7 +130,10 @@ class OpCosts:
         return float(getattr(self, kind.value))
 
     def link(self, kind: SlotKind, layer: int) -> Link:
-        """A payload that keeps its sender's way out and its receiver's way in busy alike."""
+        """A payload that keeps its sender's way out and its receiver's way in busy alike, or the
+        links inside its group's hosts."""
         del layer
         time = self.transfer(kind)
+        if kind in INSIDE_HOSTS:
+            return Link((Leg(Way.NEAR_SOURCE, time),))
         return Link((Leg(Way.OUT, time), Leg(Way.IN, time)))

@@ -28,6 +28,8 @@ COLOURS = {
     Shade.EXPERTS_BWD: "#d9791e",
     Shade.EXPERTS_DGRAD: "#e0883a",
     Shade.EXPERTS_WGRAD: "#a85510",
+    Shade.GATEWAY_FWD: "#e6d36a",
+    Shade.GATEWAY_BWD: "#a8902a",
     Shade.HEAD: "#8d62b3",
     Shade.OPTIMIZER: "#3f8f5c",
     Shade.DATA: "#a9cfa0",
@@ -43,6 +45,7 @@ _WHITE_TEXT = frozenset(
         Shade.EXPERTS_BWD,
         Shade.EXPERTS_DGRAD,
         Shade.EXPERTS_WGRAD,
+        Shade.GATEWAY_BWD,
         Shade.HEAD,
         Shade.GRADIENTS,
     }

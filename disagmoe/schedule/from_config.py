@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from disagmoe.config.hosts import workers_per_host
 from disagmoe.config.parallel import COLOCATED, micro_batches
 from disagmoe.config.resolve import depth_in_flight, resolve
 from disagmoe.config.run import RunConfig
@@ -66,6 +67,7 @@ def programs_for(config: RunConfig, *, training: bool = True) -> ProgramRequest:
         fused_residual=parallel.residual == "fused",
         colocated=parallel.schedule in COLOCATED,
         rings=parallel.rings,
+        workers_per_host=workers_per_host(config),
     )
     held_out = micro_batches(config.train.eval.sequences, parallel.micro_batch_size, parallel.rings)
     count = config.micro_batches if training else held_out

@@ -25,6 +25,10 @@ class Op(StrEnum):
     EXPERTS_WGRAD = "experts_wgrad"
     ATTN_BWD = "attn_bwd"
     EMBED_BWD = "embed_bwd"
+    FAN_OUT = "fan_out"
+    GATHER_ADD = "gather_add"
+    FAN_OUT_BWD = "fan_out_bwd"
+    GATHER_ADD_BWD = "gather_add_bwd"
     REDUCE_COUNTS = "reduce_counts"
     SEND_COUNTS = "send_counts"
     RECV_COUNTS = "recv_counts"
@@ -40,12 +44,17 @@ class Op(StrEnum):
 
 
 EXPERT_OPS = frozenset({Op.EXPERTS_FWD, Op.EXPERTS_BWD, Op.EXPERTS_DGRAD, Op.EXPERTS_WGRAD})
-LAYER_OPS = EXPERT_OPS | {Op.ATTN_FWD, Op.ATTN_BWD, Op.REDUCE_COUNTS}
+GATEWAY_OPS = frozenset({Op.FAN_OUT, Op.GATHER_ADD, Op.FAN_OUT_BWD, Op.GATHER_ADD_BWD})
+"""Ops of expert workers between the two hops of a dispatch that crosses the network once per
+host."""
+LAYER_OPS = EXPERT_OPS | GATEWAY_OPS | {Op.ATTN_FWD, Op.ATTN_BWD, Op.REDUCE_COUNTS}
 EDGE_OPS = frozenset({Op.EMBED, Op.HEAD, Op.HEAD_EVAL, Op.EMBED_BWD})
 COMPUTE_OPS = LAYER_OPS | EDGE_OPS
 STEP_OPS = (Op.REDUCE_GRADS, Op.REDUCE_WORLD, Op.UPDATE)
-BACKWARD_OPS = (EXPERT_OPS - {Op.EXPERTS_FWD}) | {Op.HEAD, Op.ATTN_BWD, Op.EMBED_BWD}
-SUMMING_OPS = (BACKWARD_OPS - {Op.EXPERTS_DGRAD}) | {Op.HEAD_EVAL}
+_GATEWAY_BACKWARD = frozenset({Op.FAN_OUT_BWD, Op.GATHER_ADD_BWD})
+_EDGE_BACKWARD = frozenset({Op.HEAD, Op.ATTN_BWD, Op.EMBED_BWD})
+BACKWARD_OPS = (EXPERT_OPS - {Op.EXPERTS_FWD}) | _EDGE_BACKWARD | _GATEWAY_BACKWARD
+SUMMING_OPS = (BACKWARD_OPS - _GATEWAY_BACKWARD - {Op.EXPERTS_DGRAD}) | {Op.HEAD_EVAL}
 """Ops that add to a gradient or to the loss; each meets the micro-batches in ascending order, since
 a sum of floats depends on its order."""
 POST_OPS = frozenset({Op.POST_SEND, Op.POST_RECV, Op.EXCHANGE})
@@ -54,7 +63,8 @@ TRANSFER_OPS = POST_OPS | COUNT_OPS | {Op.WAIT}
 
 
 class SlotKind(StrEnum):
-    """What a slot holds; a payload has the same name at both ends of its channel."""
+    """What a slot holds; a payload has the same name at both ends of its channel, but for those
+    between workers of one group."""
 
     HIDDEN = "hidden"
     ROWS = "rows"
@@ -67,6 +77,16 @@ class SlotKind(StrEnum):
     DSAVED = "dsaved"
     DRESIDUAL = "dresidual"
     DHIDDEN = "dhidden"
+    ROUTES = "routes"
+    """At a gateway: where rows have come from and gone to."""
+    FAN_ROWS = "fan_rows"
+    NEAR_ROWS = "near_rows"
+    NEAR_OUTPUTS = "near_outputs"
+    PART_OUTPUTS = "part_outputs"
+    FAN_DOUTPUTS = "fan_doutputs"
+    NEAR_DOUTPUTS = "near_doutputs"
+    NEAR_DROWS = "near_drows"
+    PART_DROWS = "part_drows"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -143,7 +163,8 @@ class TransferKey:
     @property
     def received(self) -> Slot:
         """The payload at the receiver."""
-        return Slot(self.channel.target.side, payload(self.channel), self.layer, self.mb)
+        kind = payload(self.channel)
+        return Slot(self.channel.target.side, ARRIVES_AS.get(kind, kind), self.layer, self.mb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +205,31 @@ _PAYLOADS = {
     (Side.ATTENTION, Side.EXPERT, Pass.GRAD): SlotKind.DOUTPUTS,
     (Side.EXPERT, Side.ATTENTION, Pass.GRAD): SlotKind.DROWS,
     (Side.ATTENTION, Side.ATTENTION, Pass.GRAD): SlotKind.DRESIDUAL,
+    (Side.EXPERT, Side.EXPERT, Pass.FAN): SlotKind.FAN_ROWS,
+    (Side.EXPERT, Side.EXPERT, Pass.SUM): SlotKind.NEAR_OUTPUTS,
+    (Side.EXPERT, Side.EXPERT, Pass.FAN_GRAD): SlotKind.FAN_DOUTPUTS,
+    (Side.EXPERT, Side.EXPERT, Pass.SUM_GRAD): SlotKind.NEAR_DROWS,
 }
+
+ARRIVES_AS = {
+    SlotKind.FAN_ROWS: SlotKind.NEAR_ROWS,
+    SlotKind.NEAR_OUTPUTS: SlotKind.PART_OUTPUTS,
+    SlotKind.FAN_DOUTPUTS: SlotKind.NEAR_DOUTPUTS,
+    SlotKind.NEAR_DROWS: SlotKind.PART_DROWS,
+}
+"""Payloads whose two ends are both on the expert side of a worker, so that names must tell them
+apart."""
+INSIDE_HOSTS = tuple(ARRIVES_AS)
+"""Payloads that do not cross the network, as their senders name them."""
 
 
 def payload(channel: Channel) -> SlotKind:
-    """What `channel` carries. Raises ScheduleError for a channel between expert groups."""
+    """What `channel` carries, as its sender names it. Raises ScheduleError for a channel that does
+    not exist."""
     kind = _PAYLOADS.get((channel.source.side, channel.target.side, channel.direction))
     if kind is None:
+        if channel.intra:
+            raise ScheduleError(f"{channel}: only expert workers have channels inside a host")
         raise ScheduleError(f"{channel}: expert groups do not talk to each other")
     return kind
 
@@ -237,11 +276,13 @@ class ProgramSpec:
     def sends_counts(self, channel: Channel) -> bool:
         """Whether the receiver must be told the row counts of `channel` beforehand.
 
-        Rows always; outputs only when they arrive at another group than the one that sent the
-        rows; gradients never, since both ends remember the forward counts.
+        Rows always, on each hop; outputs only when they arrive at another group than the one that
+        sent the rows; gradients never, since both ends remember the forward counts.
         """
         kind = payload(channel)
-        return kind is SlotKind.ROWS or (kind is SlotKind.OUTPUTS and self.layout.groups > 1)
+        if kind in (SlotKind.ROWS, SlotKind.FAN_ROWS):
+            return True
+        return kind is SlotKind.OUTPUTS and self.layout.groups > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +353,8 @@ def _compute_effects(compute: Compute, spec: ProgramSpec) -> Effects:
     layer = spec.layout.layers if compute.layer is None else compute.layer
     if compute.op in EXPERT_OPS:
         return _expert_effects(compute.op, layer, compute.mb, spec)
+    if compute.op in GATEWAY_OPS:
+        return _gateway_effects(compute.op, layer, compute.mb)
     if compute.op in BACKWARD_OPS:
         return _backward_effects(compute.op, layer, compute.mb, spec)
     return _forward_effects(compute.op, layer, compute.mb, spec)
@@ -321,17 +364,55 @@ def _expert_effects(op: Op, layer: int, mb: int, spec: ProgramSpec) -> Effects:
     def slot(kind: SlotKind) -> Slot:
         return Slot(Side.EXPERT, kind, layer, mb)
 
+    kinds = expert_kinds(spec.layout)
     saved = (slot(SlotKind.SAVED),) if spec.training else ()
-    gradients = (slot(SlotKind.DOUTPUTS), *saved)
+    gradients = (slot(kinds.doutputs), *saved)
     match op:
         case Op.EXPERTS_FWD:
-            return Effects((slot(SlotKind.ROWS),), (slot(SlotKind.OUTPUTS), *saved))
+            return Effects((slot(kinds.rows),), (slot(kinds.outputs), *saved))
         case Op.EXPERTS_BWD:
-            return Effects(gradients, (slot(SlotKind.DROWS),))
+            return Effects(gradients, (slot(kinds.drows),))
         case Op.EXPERTS_DGRAD:
-            return Effects(gradients, (slot(SlotKind.DROWS), slot(SlotKind.DSAVED)))
+            return Effects(gradients, (slot(kinds.drows), slot(SlotKind.DSAVED)))
         case Op.EXPERTS_WGRAD:
             return Effects((*saved, slot(SlotKind.DSAVED)))
+        case _:
+            raise AssertionError(op)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertKinds:
+    """Slots that the experts' ops read and write."""
+
+    rows: SlotKind
+    outputs: SlotKind
+    doutputs: SlotKind
+    drows: SlotKind
+
+
+def expert_kinds(layout: Layout) -> ExpertKinds:
+    """Slots of the experts' ops: with two hops those that gateways of their host fill and take."""
+    if layout.two_hop:
+        return ExpertKinds(
+            SlotKind.NEAR_ROWS, SlotKind.NEAR_OUTPUTS, SlotKind.NEAR_DOUTPUTS, SlotKind.NEAR_DROWS
+        )
+    return ExpertKinds(SlotKind.ROWS, SlotKind.OUTPUTS, SlotKind.DOUTPUTS, SlotKind.DROWS)
+
+
+def _gateway_effects(op: Op, layer: int, mb: int) -> Effects:
+    def slots(*kinds: SlotKind) -> tuple[Slot, ...]:
+        return tuple(Slot(Side.EXPERT, kind, layer, mb) for kind in kinds)
+
+    routes = SlotKind.ROUTES
+    match op:
+        case Op.FAN_OUT:
+            return Effects(slots(SlotKind.ROWS), slots(SlotKind.FAN_ROWS, routes))
+        case Op.GATHER_ADD:
+            return Effects(slots(SlotKind.PART_OUTPUTS, routes), slots(SlotKind.OUTPUTS))
+        case Op.FAN_OUT_BWD:
+            return Effects(slots(SlotKind.DOUTPUTS, routes), slots(SlotKind.FAN_DOUTPUTS))
+        case Op.GATHER_ADD_BWD:
+            return Effects(slots(SlotKind.PART_DROWS, routes), slots(SlotKind.DROWS))
         case _:
             raise AssertionError(op)
 
@@ -405,7 +486,7 @@ def owner(compute: Compute, layout: Layout) -> Group:
             return layout.embedding
         case Op.HEAD | Op.HEAD_EVAL:
             return layout.head
-        case Op.EXPERTS_FWD | Op.EXPERTS_BWD | Op.EXPERTS_DGRAD | Op.EXPERTS_WGRAD:
+        case op if op in EXPERT_OPS or op in GATEWAY_OPS:
             assert compute.layer is not None
             return layout.experts(compute.layer)
         case _:

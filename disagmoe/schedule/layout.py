@@ -21,10 +21,21 @@ class Side(StrEnum):
 
 
 class Pass(StrEnum):
-    """Direction of a channel's payload: activations forward, gradients backward."""
+    """What a channel's payload is: activations forward, gradients backward; and inside a host, what
+    gateways fan out to the experts, and parts of what they sum, both ways."""
 
     ACT = "act"
     GRAD = "grad"
+    FAN = "fan"
+    SUM = "sum"
+    FAN_GRAD = "fan_grad"
+    SUM_GRAD = "sum_grad"
+
+
+HOPS = ("inter", "intra")
+"""Of rows on their way: across the network, and inside a host."""
+_NETWORK = (Pass.ACT, Pass.GRAD)
+_FORWARD = (Pass.ACT, Pass.FAN, Pass.SUM)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -74,7 +85,8 @@ def ring_prefix(ring: int) -> str:
 @dataclass(frozen=True, slots=True, order=True)
 class Channel:
     """A one-way channel between roles, written `A0>F0.act`: from all workers of one group to all
-    of another. Where both roles share their workers, a transfer on it is an all-to-all."""
+    of another. Where both roles share their workers, a transfer on it is an all-to-all. From an
+    expert group to itself, as in `F0>F0.fan`, it stays inside hosts."""
 
     source: Group
     target: Group
@@ -87,13 +99,31 @@ class Channel:
     def __str__(self) -> str:
         return f"{self.source}>{self.target}.{self.direction}"
 
+    @property
+    def intra(self) -> bool:
+        """Whether its transfers stay inside hosts, and do not cross the network."""
+        return self.direction not in _NETWORK
+
+    @property
+    def hop(self) -> str:
+        """Which of `HOPS` its transfers make."""
+        return HOPS[self.intra]
+
+    @property
+    def forward(self) -> bool:
+        """Whether it carries activations."""
+        return self.direction in _FORWARD
+
     @classmethod
     def parse(cls, text: str) -> "Channel":
         """Read `A0>F0.act`; raises ScheduleError for anything else."""
         groups, _, direction = text.partition(".")
         source, arrow, target = groups.partition(">")
-        if not arrow or direction not in ("act", "grad"):
-            raise ScheduleError(f"{text!r} is no channel; expected SOURCE>TARGET.act or .grad")
+        if not arrow or direction not in set(Pass):
+            raise ScheduleError(
+                f"{text!r} is no channel; expected SOURCE>TARGET and one of "
+                f"{', '.join(f'.{one}' for one in Pass)}"
+            )
         return cls(Group.parse(source), Group.parse(target), Pass(direction))
 
 
@@ -117,6 +147,10 @@ class Layout:
     colocated: bool = False
     rings: int = 1
     """Copies of the whole ring in data parallel; all run the same programs."""
+    workers_per_host: int = 0
+    """Expert workers of a group on each host, which they fill in rank order. Where it is given,
+    rows cross the network once per host and go in two hops (gateways.py); 0: straight to their
+    expert workers."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups <= self.layers:
@@ -130,6 +164,8 @@ class Layout:
             raise ScheduleError(
                 "the residual is local for one group, and either direct or fused for more"
             )
+        if self.workers_per_host < 0:
+            raise ScheduleError(f"{self.workers_per_host} workers_per_host; use 0 or more")
         if self.colocated and self.attention_workers != self.expert_workers:
             raise ScheduleError(
                 f"{self.attention_workers} attention and {self.expert_workers} expert workers "
@@ -172,6 +208,11 @@ class Layout:
     def exchanges(self, channel: Channel) -> bool:
         """Whether both ends of `channel` are on the same workers, so that it is an all-to-all."""
         return self.host(channel.source) == self.host(channel.target)
+
+    @property
+    def two_hop(self) -> bool:
+        """Whether rows cross the network once per host and are fanned out there."""
+        return self.workers_per_host > 0
 
     @property
     def workers(self) -> tuple[Worker, ...]:
@@ -225,6 +266,10 @@ class Layout:
         """Experts to attention: gradients of rows and gate weights."""
         return Channel(self.experts(layer), self.attention(layer), Pass.GRAD)
 
+    def inside(self, layer: int, direction: Pass) -> Channel:
+        """Among the expert workers of a host (two hops only)."""
+        return Channel(self.experts(layer), self.experts(layer), direction)
+
     def residual_grad(self, layer: int) -> Channel:
         """Next attention group to attention: gradient of the residual stream (direct only)."""
         return Channel(self.attention(layer + 1), self.attention(layer), Pass.GRAD)
@@ -239,6 +284,9 @@ class Layout:
             yield self.combine(layer)
             yield self.combine_grad(layer)
             yield self.dispatch_grad(layer)
+            if self.two_hop:
+                for direction in (Pass.FAN, Pass.SUM, Pass.FAN_GRAD, Pass.SUM_GRAD):
+                    yield self.inside(layer, direction)
             if self.direct_residual:
                 yield self.residual(layer)
                 yield self.residual_grad(layer)

@@ -25,7 +25,7 @@ from disagmoe.schedule.ir import (
 )
 from disagmoe.schedule.layout import Channel, Group, Layout, Side
 
-VERSION = "disagmoe-sched 2"
+VERSION = "disagmoe-sched 4"
 
 _HEADER = (
     "group",
@@ -36,6 +36,7 @@ _HEADER = (
     "fused_residual",
     "colocated",
     "rings",
+    "workers_per_host",
     "micro_batches",
     "training",
     "reduce_counts",
@@ -58,6 +59,7 @@ def write_program(program: Program, spec: ProgramSpec) -> str:
         int(layout.fused_residual),
         int(layout.colocated),
         layout.rings,
+        layout.workers_per_host,
         spec.micro_batches,
         int(spec.training),
         int(spec.reduce_counts) + int(spec.counts_of_step),
@@ -123,6 +125,7 @@ def _spec(values: dict[str, int]) -> ProgramSpec:
         fused_residual=bool(values["fused_residual"]),
         colocated=bool(values["colocated"]),
         rings=values["rings"],
+        workers_per_host=values["workers_per_host"],
     )
     return ProgramSpec(
         layout=layout,

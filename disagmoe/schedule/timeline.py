@@ -2,8 +2,9 @@
 
 Every group of workers does one op at a time; whenever it is idle it starts the ready op that the
 policy ranks first. Its way out and its way in carry one transfer at a time, first come first
-served; a transfer passes both at once, unless the way in is taken: then it is kept in between, as
-in a switch, and holds up nothing that goes elsewhere.
+served, and so do the links inside its hosts, beside them; a transfer passes both at once, unless
+the way in is taken: then it is kept in between, as in a switch, and holds up nothing that goes
+elsewhere.
 """
 
 import heapq
@@ -119,8 +120,11 @@ class Simulation:
         self._ready: list[list[tuple[tuple[float, ...], int, int]]] = [[] for _ in self._groups]
         # ops, and exposed all-to-alls, that keep a group from starting another op
         self._occupied = [0] * len(self._groups)
-        self._out_free = [0.0] * len(self._groups)
-        self._in_free = [0.0] * len(self._groups)
+        # groups that may have something to start since they were last looked at
+        self._changed: set[int] = set()
+        ways = 2 * len(self._groups)  # to the network, and inside hosts
+        self._out_free = [0.0] * ways
+        self._in_free = [0.0] * ways
         self._spans: list[tuple[int, float]] = []  # op, start
         self._parcels: list[_Parcel] = []
         self._now = 0.0
@@ -172,24 +176,28 @@ class Simulation:
             rank = self._policy(_compute(place, op // self._length))
             self._sequence += 1
             heapq.heappush(self._ready[place.group], (rank, self._sequence, op))
+            self._changed.add(place.group)
 
     def _start(self) -> None:
         """Start an op on every group that is idle."""
-        for group, ready in enumerate(self._ready):
+        for group in sorted(self._changed):
+            ready = self._ready[group]
             if ready and not self._occupied[group]:
                 op = heapq.heappop(ready)[2]
                 self._occupied[group] += 1
                 self._spans.append((op, self._now))
                 self._at(self._now + self._places[op % self._length].time, op)
+        self._changed.clear()
 
     def _finish(self, op: int) -> None:
         mb, at = divmod(op, self._length)
         place = self._places[at]
         self._occupied[place.group] -= 1
+        self._changed.add(place.group)
         for wire in place.wires:
-            parcel = _Parcel(wire, mb, self._now, max(self._now, self._out_free[wire.source]))
+            parcel = _Parcel(wire, mb, self._now, max(self._now, self._out_free[wire.out]))
             self._parcels.append(parcel)
-            self._out_free[wire.source] = parcel.start + wire.time
+            self._out_free[wire.out] = parcel.start + wire.time
             self._occupied[wire.source] += self._exposes(wire)
             self._at(parcel.start, parcel)
         if place.following is not None:
@@ -205,13 +213,14 @@ class Simulation:
 
     def _leave(self, parcel: "_Parcel") -> None:
         wire = parcel.wire
-        parcel.landing = max(self._now, self._in_free[wire.target])
-        self._in_free[wire.target] = parcel.landing + wire.time
+        parcel.landing = max(self._now, self._in_free[wire.into])
+        self._in_free[wire.into] = parcel.landing + wire.time
         self._at(parcel.landing + wire.time, parcel)
 
     def _arrive(self, parcel: "_Parcel") -> None:
         wire = parcel.wire
         self._occupied[wire.source] -= self._exposes(wire)
+        self._changed.add(wire.source)
         self._satisfy(parcel.mb * self._length + wire.reader)
 
     def _exposes(self, wire: Wire) -> bool:

@@ -1,10 +1,12 @@
 """A simulated step in words and as one JSON object."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from disagmoe.schedule.accounting import Shares
+from disagmoe.schedule.layout import Side, Worker
+from disagmoe.simulator.hops import near_beside_network
 from disagmoe.simulator.simulate import Memory, Result
 from disagmoe.units import format_bytes, format_seconds
 
@@ -32,10 +34,16 @@ def as_json(result: Result) -> dict[str, Any]:
             "network": dict(result.path.network),
             "sends": result.path.sends,
         },
+        "nvlink": _nvlink_json(result),
         "fits": result.fits,
         "memory": [memory_json(one) for one in result.memory],
         "operations": result.operations,
     }
+
+
+def _nvlink_json(result: Result) -> dict[str, float]:
+    found = near_beside_network(result.engine)
+    return {"busy_s": found.busy_s, "beside_network_share": found.share}
 
 
 def memory_json(one: Memory) -> dict[str, Any]:
@@ -64,6 +72,7 @@ def as_text(result: Result) -> str:
             f"{100 * shares.exposed_communication:.1f} %, bubble {100 * shares.bubble:.1f} %",
             "",
             *_groups(result),
+            *_nvlink(result),
             "",
             *memory_lines(result),
             "",
@@ -84,16 +93,44 @@ def _groups(result: Result) -> list[str]:
     return lines
 
 
+def _nvlink(result: Result) -> list[str]:
+    found = near_beside_network(result.engine)
+    if not found.busy_s:
+        return []
+    return [
+        f"NVLink is busy for {format_seconds(found.busy_s)} of all workers' time, "
+        f"{100 * found.share:.0f} % of it while network cards of the same worker are"
+    ]
+
+
 def memory_lines(result: Result) -> list[str]:
-    """The fullest worker of each group, by what fills it."""
-    names = list(asdict(result.memory[0].use))
-    head = "".join(f"{name:>11}" for name in names)
-    lines = [f"memory  {head}{'total':>11}{'available':>11}"]
-    for one in result.memory:
-        sizes = [*asdict(one.use).values(), one.use.total, one.available]
+    """The fullest worker of each side, by what fills it."""
+    workers = _fullest(result.memory)
+    names = [name for name in asdict(workers[0].use) if name != "worst_case"]
+    head = "".join(f"{name:>11}" for name in (*names, "total", "available"))
+    lines = [f"memory  {head}"]
+    for one in workers:
+        sizes = [*(getattr(one.use, name) for name in names), one.use.total, one.available]
         row = "".join(f"{format_bytes(size):>11}" for size in sizes)
         lines.append(f"{one.worker:<8}{row}{'' if one.fits else '  does not fit'}")
+    worst = max(workers, key=lambda one: one.use.worst_case)
+    if worst.use.worst_case:
+        more = format_bytes(worst.use.worst_case)
+        lines.append(
+            f"headroom is part of the total; if all tokens of a layer came to {worst.worker}, it "
+            f"would take {more}"
+        )
     return lines
+
+
+def _fullest(memory: Sequence[Memory]) -> list[Memory]:
+    """One of each side."""
+    by_side: dict[Side, Memory] = {}
+    for one in memory:
+        side = Worker.parse(one.worker).group.side
+        if side not in by_side or one.use.total > by_side[side].use.total:
+            by_side[side] = one
+    return list(by_side.values())
 
 
 def _path(result: Result) -> list[str]:

@@ -1,6 +1,6 @@
 """From a run config, or from programs, to what a step of it takes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from disagmoe.config.run import RunConfig
@@ -91,9 +91,15 @@ def simulate(config: RunConfig) -> Result:
 
 
 def simulate_compiled(
-    compiled: Compiled, times: StepTimes, batch: int, *, by_group: bool = False
+    compiled: Compiled,
+    times: StepTimes,
+    batch: int,
+    *,
+    by_group: bool = False,
+    memory: Sequence[Memory] = (),
 ) -> Result:
-    """Simulate programs for a step of `batch` sequences; `times` are those of their layout.
+    """Simulate programs for a step of `batch` sequences; `times` are those of their layout,
+    `memory` is what `memory_of` says of them where it is known already.
 
     Workers are simulated one by one where they are unequal, else by group; with `by_group` always
     by group, at the pace of its slowest worker.
@@ -125,7 +131,7 @@ def simulate_compiled(
         tokens_per_s=tokens,
         mfu=tokens * model_flops(scenario.model, scenario.sequence_length) / peak_flops(scenario),
         seconds=_seconds(engine, times, makespan, end),
-        memory=tuple(memory_of(scenario, compiled.programs)),
+        memory=tuple(memory or memory_of(scenario, compiled.programs)),
         path=critical_path(engine),
         bound=bound,
         operations=lowered.operations * (engine.width if one_by_one else 1),

@@ -19,7 +19,8 @@ from disagmoe.transport.streams import Event
 class ChannelSpec:
     """A channel to open: its name and its members in rank order. Members are worker names.
 
-    A one-way channel has disjoint `sources` and `targets`; a mesh has the same members as both.
+    A one-way channel has disjoint `sources` and `targets`, or the same members as both where rows
+    stay among them; so has a mesh, on which they add up what all of them have.
     """
 
     name: str
@@ -27,6 +28,9 @@ class ChannelSpec:
     targets: tuple[str, ...]
     on_host: bool = False
     """Whether its tensors are in host memory whatever workers compute on: counts, clocks, flags."""
+    mesh: bool = False
+    """Whether it carries sums. A worker does one at a time, between its transfers of rows, so that
+    a backend may let meshes share what channels of rows have apart to go on side by side."""
 
     @property
     def members(self) -> tuple[str, ...]:

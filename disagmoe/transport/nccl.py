@@ -132,8 +132,8 @@ class NcclTransport(Watch):
     tensors are in host memory. `epoch` counts restarts of the run's workers. Opening must succeed
     within `start_timeout_s`; a transfer may stand still for `timeout_s`.
 
-    Transfers between the workers of one-way channels have a communicator per channel; those among
-    the members of meshes (sums of gradients) share one among all workers.
+    Channels of rows have a communicator each, those among the workers of one group included
+    (all-to-alls, and both ways inside hosts); meshes (sums) share one among all workers.
     """
 
     def __init__(
@@ -219,10 +219,9 @@ class NcclTransport(Watch):
             if spec.name in self._names:
                 raise TransportError(f"channel {spec.name} is open already on {self._me}")
             self._names.add(spec.name)
-            mesh = spec.sources == spec.targets
-            if mesh:
+            if spec.mesh:
                 self._meet(spec)
-            channel = NcclChannel(spec, self._me, world if mesh else self._join(spec), self)
+            channel = NcclChannel(spec, self._me, world if spec.mesh else self._join(spec), self)
             channel.warm()
             opened[spec.name] = channel
         self._poster = None  # whoever posts first in the run

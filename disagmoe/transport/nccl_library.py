@@ -6,7 +6,9 @@ handles. Tensors, streams and memory are torch's.
 
 import importlib
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -128,15 +130,16 @@ def load_nccl() -> Nccl:
             "install-gpu), or use transport gloo"
         ) from error
     nccl = Nccl(module)
-    torch_nccl = torch.cuda.nccl.version() if torch.cuda.is_available() else None
-    check_versions(str(cupy.__version__), nccl.version, torch_nccl)
+    built = torch.cuda.nccl.version() if torch.cuda.is_available() else None
+    check_versions(str(cupy.__version__), nccl.version, built)
+    maps = Path("/proc/self/maps")
+    refuse_two(nccl_loaded(maps.read_text(errors="replace")) if maps.exists() else [])
     return nccl
 
 
-def check_versions(
-    cupy: str, nccl: tuple[int, int, int], torch_nccl: tuple[int, ...] | None
-) -> None:
-    """Raise TransportError unless these versions serve; `torch_nccl` is what torch has loaded."""
+def check_versions(cupy: str, nccl: tuple[int, int, int], built: tuple[int, ...] | None) -> None:
+    """Raise TransportError unless these versions serve; `built` is the NCCL that torch was built
+    with, which is all that torch tells, and works with the same and newer ones (verl 6621)."""
     numbers = tuple(int(part) for part in cupy.split(".")[:2])
     if numbers < OLDEST_CUPY:
         raise TransportError(
@@ -148,12 +151,26 @@ def check_versions(
             f"NCCL {_dotted(nccl)} is too old; transport nccl needs {_dotted(OLDEST_NCCL)} or "
             "newer (make install-gpu)"
         )
-    if torch_nccl is not None and torch_nccl[:3] != nccl:
+    if built is not None and built[:3] > nccl:
         raise TransportError(
-            f"cupy has loaded NCCL {_dotted(nccl)} and torch {_dotted(torch_nccl)}: packages for "
-            "CUDA 12 and 13 have overwritten each other's library; install torch and cupy for one "
-            "version of CUDA into a fresh environment (make install-gpu)"
+            f"NCCL {_dotted(nccl)} is loaded, and torch was built with {_dotted(built)}: packages "
+            "for CUDA 12 and 13 have overwritten each other's library; install torch and cupy for "
+            "one version of CUDA into a fresh environment (make install-gpu)"
         )
+
+
+def refuse_two(loaded: Sequence[Path]) -> None:
+    """Raise TransportError where cupy and torch have loaded a library each."""
+    if len(loaded) > 1:
+        raise TransportError(
+            f"two NCCL libraries are in this process: {', '.join(map(str, loaded))}; leave one of "
+            "them, or take the other's folder out of LD_LIBRARY_PATH"
+        )
+
+
+def nccl_loaded(maps: str) -> list[Path]:
+    """Return the NCCL libraries in the text of a process's /proc/self/maps."""
+    return [Path(name) for name in dict.fromkeys(re.findall(r"\S*/libnccl\.so\S*", maps))]
 
 
 def refuse_environment(blocking: str | None) -> None:

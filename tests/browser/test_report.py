@@ -1,5 +1,6 @@
 """The report in headless Chromium: its script runs, it is drawn, and nothing is fetched."""
 
+import html
 import re
 import shutil
 import subprocess
@@ -43,6 +44,21 @@ def test_the_script_prepares_each_chart(report: Path, tmp_path: Path) -> None:
     document = chromium(report, tmp_path / "profile", "--dump-dom")
     assert len(re.findall('class="chart"', document)) == CHARTS
     assert document.count('<div class="tip">') == CHARTS
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_it_fits_a_telephone_and_a_screen(width: int, report: Path, tmp_path: Path) -> None:
+    framed = html.escape(report.read_text(encoding="utf-8"))
+    page = tmp_path / "framed.html"
+    page.write_text(
+        f'<iframe id="frame" width="{width}" height="900" frameborder="0" srcdoc="{framed}">'
+        "</iframe><script>onload = () => { document.body.dataset.needs = "
+        "frame.contentDocument.documentElement.scrollWidth; }</script>",
+        encoding="utf-8",
+    )
+    document = chromium(page, tmp_path / "profile", "--dump-dom")
+    (needed,) = re.findall(r'data-needs="(\d+)"', document)
+    assert 0.9 * width < int(needed) <= width
 
 
 def test_it_is_drawn(report: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ ATTENTION, EXPERTS = ("A0.0", "A0.1"), ("F0.0", "F0.1", "F0.2")
 WORKERS = ATTENTION + EXPERTS
 FORWARD = ChannelSpec("A0>F0.act", ATTENTION, EXPERTS)
 BACKWARD = ChannelSpec("F0>A0.grad", EXPERTS, ATTENTION)
-MESH = ChannelSpec("experts", EXPERTS, EXPERTS)
+MESH = ChannelSpec("experts", EXPERTS, EXPERTS, mesh=True)
 SPECS = (FORWARD, BACKWARD, MESH)
 DTYPES = (
     torch.bfloat16,

@@ -14,13 +14,16 @@ from disagmoe.schedule.text import read_programs, write_program
 from disagmoe.schedule.verify import verify
 
 
-def spec(layers, groups, micro_batches, *, colocated=False, fused=False, **kwargs):
+def spec(
+    layers, groups, micro_batches, *, colocated=False, fused=False, workers_per_host=0, **kwargs
+):
     layout = Layout(
         layers=layers,
         groups=groups,
         direct_residual=groups > 1 and not fused,
         fused_residual=fused,
         colocated=colocated,
+        workers_per_host=workers_per_host,
     )
     return ProgramSpec(layout=layout, micro_batches=micro_batches, **kwargs)
 
@@ -34,6 +37,7 @@ PROGRAMS = {
     "evaluation": (spec(2, 2, 2, training=False), "af_pipe", 2),
     "ep-1f1b": (spec(2, 1, 2, colocated=True, reduce_counts=True), "ep_1f1b", 1),
     "ep-overlap": (spec(2, 1, 2, colocated=True), "ep_overlap", 2),
+    "two-hops": (spec(2, 1, 2, workers_per_host=2), "af_pipe", 2),
     "ep-1f1b-ring": (spec(2, 2, 2, colocated=True), "ep_1f1b", 2),
 }
 

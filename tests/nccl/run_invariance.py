@@ -2,7 +2,8 @@
 
     python tests/nccl/run_invariance.py --json
 
-The library is the stand-in of this folder. `--cases N` tries the first N layouts alone.
+The library is the stand-in of this folder. `--cases N` tries the first N layouts alone, `--only I`
+the one with this number in the list, counted from 0; it may be repeated.
 """
 
 import argparse
@@ -30,7 +31,8 @@ LIBRARY = "stand-in"
 
 
 def cases() -> list[Case]:
-    """M and N up to 3, p up to 2, all schedules, each with a twin on inproc for the bits."""
+    """M and N up to 4, p up to 2, all schedules, one and two hops, each with a twin on inproc for
+    the bits."""
     split = [
         Case(micro_batches=4, in_flight=4),
         Case(micro_batches=4, attention=2, experts=3, in_flight=4),
@@ -52,7 +54,16 @@ def cases() -> list[Case]:
         Case(micro_batches=4, groups=2, attention=2, experts=2, in_flight=4, schedule="ep_overlap"),
         Case(micro_batches=4, groups=2, attention=2, experts=2, schedule="ep_1f1b"),
     ]
-    return split + colocated
+    # hosts of two expert workers; the last one of three is alone
+    sizes = {"micro_batches": 4, "in_flight": 4, "dedupe": "node", "workers_per_host": 2}
+    two_hops = [
+        Case(attention=2, experts=4, **sizes),
+        Case(attention=1, experts=3, split_backward=True, **sizes),
+        Case(groups=2, attention=1, experts=2, residual="fused", **sizes),
+        Case(groups=2, attention=1, experts=3, residual="direct", **sizes),
+        Case(attention=4, experts=4, schedule="ep_overlap", **sizes),
+    ]
+    return split + colocated + two_hops
 
 
 def pairs(chosen: list[Case]) -> Iterator[Case]:
@@ -82,11 +93,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--cases", type=int, default=None, metavar="N", help="the first N layouts")
+    parser.add_argument("--only", type=int, action="append", metavar="I", help="one layout")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     # the processes import what unpickles their tasks from here
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    verdict, violations = run(cases()[: arguments.cases])
+    listed = cases()
+    chosen = [listed[at] for at in arguments.only] if arguments.only else listed
+    verdict, violations = run(chosen[: arguments.cases])
     seen = verdict.as_json()
     ok = verdict.ok and not violations
     if arguments.json:

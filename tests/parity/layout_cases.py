@@ -14,6 +14,19 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         "parallel__expert_workers": 4,
         "parallel__dedupe": "none",
     },
+    "M2 N3 two hops": {
+        "parallel__attention_workers": 2,
+        "parallel__expert_workers": 3,
+        "parallel__dedupe": "node",
+        "parallel__workers_per_host": 2,
+    },
+    "p2 M2 N4 two hops fused": {
+        "parallel__groups": 2,
+        "parallel__attention_workers": 2,
+        "parallel__expert_workers": 4,
+        "parallel__dedupe": "node",
+        "parallel__workers_per_host": 2,
+    },
     "p2 direct": {"parallel__groups": 2, "parallel__residual": "direct"},
     "p2 M2 N2 fused": {
         "parallel__groups": 2,

@@ -1,11 +1,14 @@
 """Rows on their way: no tokens, all tokens, odd sizes, large messages; against one process."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from disagmoe.errors import DataError, WorkerError
 from disagmoe.model import names
 from disagmoe.runtime.invariance.fleet import ProcessFleet
+from disagmoe.schedule.layout import HOPS
 from tests.parity.layout_cases import LAYOUTS
 from tests.unit.runtime import tiny as t
 from tests.unit.runtime.tiny import tiny
@@ -40,6 +43,35 @@ def test_expert_workers_without_any_token(top_k: int, schedule: str, groups: int
     for name in idle:
         assert bool(first.all_grads()[name].any()), name
         assert not bool(seen.all_grads()[name].any()), name
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {},
+        {"parallel__groups": 2, "parallel__residual": "fused"},
+        {"parallel__groups": 2, "parallel__residual": "direct"},
+        {"parallel__schedule": "ep_overlap", "parallel__attention_workers": 4},
+    ],
+    ids=["p1", "p2 fused", "p2 direct", "colocated"],
+)
+def test_a_host_without_any_token(top_k: int, layout: dict[str, Any]) -> None:
+    """Two hops: all tokens go to the first host of two, whose workers have an expert each."""
+    sizes = {"parallel__attention_workers": 2, "parallel__expert_workers": 4} | layout
+    config = tiny(
+        model__top_k=top_k, parallel__dedupe="node", parallel__workers_per_host=2, **sizes
+    )
+    batch = t.batch_of(config)
+    with t.threads(config, [batch, batch]) as run:
+        store = t.store_of(config, t.step(run, 0))
+        t.force_router(run, store, torch.zeros(4, 8, dtype=torch.float64))
+        seen = t.step(run, 1)
+    t.assert_equals_reference(seen, t.reference(config, batch, store))
+    tokens = batch.tokens_BS.numel()
+    assert seen.report.choices_LE == ((tokens,) * top_k + (0,) * (4 - top_k),) * 2
+    inter, intra = (sum(one.hops[hop].rows for one in seen.reports.values()) for hop in HOPS)
+    assert (inter, intra) == (2 * tokens, 2 * tokens * top_k)
 
 
 def test_all_tokens_to_one_expert_of_many_workers() -> None:

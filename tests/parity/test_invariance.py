@@ -320,6 +320,7 @@ def observation(worker: str, loss: float, value: float) -> dict[Worker, Observat
         choices_LE=((1,),),
         seconds={},
         traffic={},
+        hops={},
         peak_memory_bytes=0,
     )
     tensors = {"w": torch.tensor([value])}

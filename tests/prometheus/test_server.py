@@ -21,6 +21,8 @@ def test_it_answers_refuses_and_ends(tmp_path: Path) -> None:
         assert server.at("3", now_s)[0].last == 3.0
         (line,) = server.over("vector(7)", now_s - 10, now_s, 5.0)
         assert line.values == (7.0, 7.0, 7.0)
+        (samples,) = server.at("vector(7)[10s:5s]", now_s)
+        assert samples.values in ((7.0, 7.0), (7.0, 7.0, 7.0))
         assert server.at("nothing_of_that_name", now_s) == []
         with pytest.raises(PrometheusError, match=r"rate\(: .*parse error"):
             server.at("rate(", now_s)

@@ -35,7 +35,19 @@ CARGO = {
     ("A", "F", GRAD): SlotKind.DOUTPUTS,
     ("F", "A", GRAD): SlotKind.DROWS,
     ("A", "A", GRAD): SlotKind.DRESIDUAL,
+    ("F", "F", Pass.FAN): SlotKind.FAN_ROWS,
+    ("F", "F", Pass.SUM): SlotKind.NEAR_OUTPUTS,
+    ("F", "F", Pass.FAN_GRAD): SlotKind.FAN_DOUTPUTS,
+    ("F", "F", Pass.SUM_GRAD): SlotKind.NEAR_DROWS,
 }
+# what it is called where it arrives, if that is another name
+ARRIVED = {
+    SlotKind.FAN_ROWS: SlotKind.NEAR_ROWS,
+    SlotKind.NEAR_OUTPUTS: SlotKind.PART_OUTPUTS,
+    SlotKind.FAN_DOUTPUTS: SlotKind.NEAR_DOUTPUTS,
+    SlotKind.NEAR_DROWS: SlotKind.PART_DROWS,
+}
+LEFT = {arrived: left for left, arrived in ARRIVED.items()}
 
 
 class IllegalError(Exception):
@@ -54,14 +66,24 @@ OUTS = {
     Op.ATTN_BWD: ("doutputs", "dresidual"),
     Op.EMBED_BWD: (),
     Op.REDUCE_COUNTS: ("counts",),
+    Op.FAN_OUT: ("fan_rows", "routes"),
+    Op.GATHER_ADD: ("outputs",),
+    Op.FAN_OUT_BWD: ("fan_doutputs",),
+    Op.GATHER_ADD_BWD: ("drows",),
 }
+GATEWAYS = (Op.FAN_OUT, Op.GATHER_ADD, Op.FAN_OUT_BWD, Op.GATHER_ADD_BWD)
+# of experts behind gateways
+NEAR = {"rows": "near_rows", "doutputs": "near_doutputs"}
+NEAR |= {"outputs": "near_outputs", "drows": "near_drows"}
 
 
-def run_op(op, layer, inputs, fused):
+def run_op(op, layer, inputs, layout):
     """Outputs of an op by kind, as symbols; and what it adds to a sum, or None."""
     made = hash((str(op), layer, *inputs))
     outs = ("dhidden",) if op is Op.ATTN_BWD and layer == 0 else OUTS[op]
-    if fused:
+    if layout.workers_per_host and op in EXPERT_OPS:
+        outs = [NEAR.get(kind, kind) for kind in outs]
+    if layout.fused_residual:
         outs = [kind for kind in outs if kind not in ("residual", "dresidual")]
     adds = op in (
         Op.HEAD,
@@ -78,6 +100,8 @@ def places(op, layer, spec):
     """Layer and kind of what an op reads, and the layer of what it writes."""
     reads, writes = all_places(op, layer, spec)
     fused = spec.layout.fused_residual
+    if spec.layout.workers_per_host and op in EXPERT_OPS:
+        reads = [(at, NEAR.get(kind, kind)) for at, kind in reads]
     return [(at, k) for at, k in reads if not (fused and "residual" in k)], writes
 
 
@@ -101,6 +125,10 @@ def all_places(op, layer, spec):
         Op.ATTN_BWD: (back, max(0, (layer or 0) - 1)),
         Op.EMBED_BWD: ([(0, "dhidden")], 0),
         Op.REDUCE_COUNTS: ([(layer, "saved")], layer),
+        Op.FAN_OUT: ([(layer, "rows")], layer),
+        Op.GATHER_ADD: ([(layer, "part_outputs"), (layer, "routes")], layer),
+        Op.FAN_OUT_BWD: ([(layer, "doutputs"), (layer, "routes")], layer),
+        Op.GATHER_ADD_BWD: ([(layer, "part_drows"), (layer, "routes")], layer),
     }[op]
 
 
@@ -115,7 +143,7 @@ def elsewhere(op, layer, mb, spec):
 def home(op, layer, spec):
     """Name of the role that holds the parameters of an op."""
     depth = spec.layout.groups
-    if op in EXPERT_OPS:
+    if op in EXPERT_OPS or op in GATEWAYS:
         return f"F{layer % depth}"
     if op in (Op.EMBED, Op.EMBED_BWD):
         return "A0"
@@ -130,17 +158,24 @@ def host(role, spec):
 def reference(spec):
     """What one process sums up: (op, layer) -> contributions in the order of micro-batches."""
     sums = defaultdict(list)
+
+    def surrounded(before, ops, after, layer):
+        two_hop = spec.layout.workers_per_host
+        return [(before, layer), *ops, (after, layer)] if two_hop else ops
+
     layers = range(spec.layout.layers)
     forward = [(Op.EMBED, None)]
     for layer in layers:
         forward.append((Op.ATTN_FWD, layer))
         if spec.reduce_counts and spec.training:
             forward.append((Op.REDUCE_COUNTS, layer))
-        forward.append((Op.EXPERTS_FWD, layer))
+        experts = [(Op.EXPERTS_FWD, layer)]
+        forward += surrounded(Op.FAN_OUT, experts, Op.GATHER_ADD, layer)
     backward = [(Op.HEAD, None)]
     for layer in reversed(layers):
         split = [(Op.EXPERTS_DGRAD, layer), (Op.EXPERTS_WGRAD, layer)]
-        backward += split if spec.split_backward else [(Op.EXPERTS_BWD, layer)]
+        experts = split if spec.split_backward else [(Op.EXPERTS_BWD, layer)]
+        backward += surrounded(Op.FAN_OUT_BWD, experts, Op.GATHER_ADD_BWD, layer)
         backward.append((Op.ATTN_BWD, layer))
     backward.append((Op.EMBED_BWD, None))
     memories = [{} for _ in range(spec.micro_batches)]
@@ -150,10 +185,11 @@ def reference(spec):
         for op, layer in phase:
             reads, target = places(op, layer, spec)
             side = home(op, layer, spec)[0]
-            inputs = [memory[side if k == "saved" else "", at, SlotKind(k)] for at, k in reads]
+            kinds = [(at, LEFT.get(SlotKind(k), SlotKind(k))) for at, k in reads]
+            inputs = [memory[side if k == "saved" else "", at, k] for at, k in kinds]
             for slot in elsewhere(op, layer, mb, spec):
                 inputs.append(memories[slot.mb]["", slot.layer, slot.kind])
-            outs, added = run_op(op, layer, (mb, *inputs), spec.layout.fused_residual)
+            outs, added = run_op(op, layer, (mb, *inputs), spec.layout)
             for kind, symbol in outs.items():
                 memory[side if kind is SlotKind.SAVED else "", target, kind] = symbol
             if added is not None:
@@ -245,7 +281,9 @@ class World:
         slots = [Slot(side, SlotKind(kind), at, mb) for at, kind in reads]
         slots += elsewhere(op, layer, mb, self.spec)
         inputs = [self.take(actor, slot) for slot in slots]
-        outs, added = run_op(op, layer, (mb, *inputs), self.spec.layout.fused_residual)
+        if op in GATEWAYS and not self.spec.layout.workers_per_host:
+            raise IllegalError("no gateways here")
+        outs, added = run_op(op, layer, (mb, *inputs), self.spec.layout)
         for kind, symbol in outs.items():
             if kind is not SlotKind.SAVED or self.spec.training:
                 self.put(actor, Slot(side, kind, target, mb), symbol)
@@ -272,8 +310,8 @@ class World:
         part = "both" if ends[0] == ends[1] else "sends" if actor.name == ends[0] else "receives"
         key = (channel, transfer.layer, transfer.mb)
         sent, received = (
-            Slot(end.side, kind, transfer.layer, transfer.mb)
-            for end in (channel.source, channel.target)
+            Slot(end.side, called, transfer.layer, transfer.mb)
+            for end, called in ((channel.source, kind), (channel.target, ARRIVED.get(kind, kind)))
         )
         if op is Op.WAIT:
             return self.wait(
@@ -285,7 +323,7 @@ class World:
         if op not in OPS[part]:
             raise IllegalError("not this end's part")
         counts = op is OPS[part][0]
-        counted = kind is SlotKind.ROWS or (
+        counted = kind in (SlotKind.ROWS, SlotKind.FAN_ROWS) or (
             kind is SlotKind.OUTPUTS and self.spec.layout.groups > 1
         )
         if counts and not counted:

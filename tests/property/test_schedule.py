@@ -64,6 +64,7 @@ def specs(draw: st.DrawFn) -> ProgramSpec:
         fused_residual=fused,
         colocated=colocated,
         rings=draw(st.integers(1, 3)),
+        workers_per_host=draw(st.sampled_from((0, 0, 1, 2))),
     )
     return ProgramSpec(
         layout=layout,
@@ -117,11 +118,13 @@ def test_a_timeline_keeps_its_own_rules(spec, schedule, in_flight, op_costs):
     for group in spec.layout.all_groups:
         mine = [span for span in timeline.spans if span.group == group]
         assert all(a.end <= b.start for a, b in pairwise(mine))
-        out = [hop for hop in timeline.hops if host(hop.key.channel.source) == group]
-        assert all(a.start + a.time <= b.start for a, b in pairwise(out))
-        into = [hop for hop in timeline.hops if host(hop.key.channel.target) == group]
-        into.sort(key=lambda hop: (hop.landing, hop.end))
-        assert all(a.end <= b.landing for a, b in pairwise(into))
+        for inside in (False, True):  # hosts, and the network between them, are separate ways
+            hops = [hop for hop in timeline.hops if hop.key.channel.intra is inside]
+            out = [hop for hop in hops if host(hop.key.channel.source) == group]
+            assert all(a.start + a.time <= b.start for a, b in pairwise(out))
+            into = [hop for hop in hops if host(hop.key.channel.target) == group]
+            into.sort(key=lambda hop: (hop.landing, hop.end))
+            assert all(a.end <= b.landing for a, b in pairwise(into))
     assert all(hop.ready <= hop.start <= hop.landing for hop in timeline.hops)
     assert all(host(owner(span.compute, spec.layout)) == span.group for span in timeline.spans)
     for op in SUMMING_OPS:

@@ -36,13 +36,24 @@ def accepted(programs):
     return True
 
 
-def compiled(layers, depth, micro_batches, in_flight, schedule="af_pipe", *, fused=False, **kwargs):
+def compiled(
+    layers,
+    depth,
+    micro_batches,
+    in_flight,
+    schedule="af_pipe",
+    *,
+    fused=False,
+    workers_per_host=0,
+    **kwargs,
+):
     layout = Layout(
         layers=layers,
         groups=depth,
         direct_residual=depth > 1 and not fused,
         fused_residual=fused,
         colocated=schedule.startswith("ep_"),
+        workers_per_host=workers_per_host,
     )
     spec = ProgramSpec(layout=layout, micro_batches=micro_batches, **kwargs)
     return compile_programs(spec, schedule=schedule, in_flight=in_flight).programs
@@ -61,6 +72,14 @@ CATALOGUE = {
     "colocated ring": lambda: compiled(3, 2, 2, 2, "ep_overlap", reduce_counts=True),
     "colocated ring, exposed": lambda: compiled(2, 2, 3, 3, "ep_1f1b"),
     "colocated ring, fused": lambda: compiled(2, 2, 2, 2, "ep_overlap", fused=True),
+    "two hops": lambda: compiled(1, 1, 2, 2, workers_per_host=2),
+    "two hops, ring, fused": lambda: compiled(3, 2, 2, 2, fused=True, workers_per_host=2),
+    "two hops, split backward": lambda: compiled(
+        2, 1, 2, 2, split_backward=True, workers_per_host=2
+    ),
+    "two hops, evaluation": lambda: compiled(2, 2, 2, 2, training=False, workers_per_host=2),
+    "two hops, colocated": lambda: compiled(2, 1, 2, 2, "ep_overlap", workers_per_host=2),
+    "two hops, exposed": lambda: compiled(2, 2, 2, 2, "ep_1f1b", workers_per_host=2),
     "colocated evaluation": lambda: compiled(2, 2, 3, 2, "ep_overlap", training=False),
 }
 
@@ -188,7 +207,8 @@ def test_the_oracle_accepts_what_the_compiler_makes(name):
 
 @pytest.mark.parametrize("mutate", [drops, doubles])
 @pytest.mark.parametrize(
-    "name", ["one group", "two groups", "evaluation", "colocated", "colocated ring, fused"]
+    "name",
+    ["one group", "two groups", "evaluation", "colocated", "colocated ring, fused", "two hops"],
 )
 def test_no_instruction_can_be_left_out_or_repeated(name, mutate):
     """Not one instruction is without need, so all of these mutants are illegal."""
@@ -231,6 +251,7 @@ def any_programs(rng):
         in_flight=rng.randint(1, 3),
         schedule=rng.choice(list(BUILDERS)),
         fused=depth > 1 and rng.random() < 0.5,
+        workers_per_host=rng.choice((0, 0, 2)),
         training=rng.random() < 0.8,
         reduce_counts=rng.random() < 0.5,
         split_backward=rng.random() < 0.5,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from disagmoe.checkpoint.find import find
 from disagmoe.cluster.environment import environment
 from tests.ray.conftest import ROOT, Launched
 from tests.ray.jobs import JOB, Jobs, copy_of, installed_wheel
@@ -87,5 +88,7 @@ def test_an_installed_wheel_runs_and_a_stop_leaves_a_result(
     result = result_of(run_dir)
     assert (result["status"], result["first_error"]) == ("stopped", None)
     assert result["steps"] >= 1
+    saved = find(str(run_dir))
+    assert (saved.manifest.step, str(saved.place)) == (result["steps"], result["checkpoint"])
     assert result["versions"]["disagmoe"] == "0.0.2"
     assert f"stopped: {result['steps']} steps in " in jobs.logs("wheel")

@@ -1,6 +1,5 @@
 """The real library in actors of Ray: one makes an id, the other gets it by the run's store."""
 
-import importlib.util
 from contextlib import closing
 from typing import Any
 
@@ -16,9 +15,7 @@ from disagmoe.transport.rendezvous import StoreServer, connect
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.slow,
-    pytest.mark.skipif(
-        importlib.util.find_spec("cupy") is None, reason="cupy is not installed (extra gpu)"
-    ),
+    pytest.mark.cupy,
 ]
 
 

@@ -16,6 +16,9 @@ _UTILISATION = (
 )
 _COMPUTE = rate(catalogue.SECONDS, _WORKER, f"{_RUN},{kinds([Kind.COMPUTE])}")
 _SENT = rate(catalogue.CHANNEL_BYTES, "run, instance")
+_SENT_ON = rate(catalogue.CHANNEL_BYTES, "run, channel")
+_SENDERS = f"count by (run, channel) ({of(catalogue.CHANNEL_BYTES)})"
+_OF_A_LINK = f"/ on (run) group_left () {of(catalogue.LINK_BYTES)}"
 _BY_KIND = (
     f"{rate(catalogue.SECONDS, 'run, kind')} / on (run) group_left () "
     f"{rate(catalogue.SECONDS, 'run')}"
@@ -49,6 +52,7 @@ STAGES = Dashboard(
                     unit=Unit.RATIO,
                     width=12,
                     low=0,
+                    high=1,
                 ),
                 Panel(
                     title="Exposed communication of each worker",
@@ -98,25 +102,29 @@ STAGES = Dashboard(
                 Panel(
                     title="Bandwidth of each channel",
                     doc="Bytes that all workers send on it per second: payloads, counts, sums.",
-                    queries=(
-                        Query(rate(catalogue.CHANNEL_BYTES, "run, channel"), "{{run}} {{channel}}"),
-                    ),
+                    queries=(Query(_SENT_ON, "{{run}} {{channel}}"),),
                     unit=Unit.BYTES_PER_S,
-                    width=12,
+                    width=8,
+                    low=0,
+                ),
+                Panel(
+                    title="Each channel, against the links of its senders",
+                    doc="Mean bandwidth of a channel over what the links of all workers that send "
+                    "on it carry together (metrics.link_bytes_per_s).",
+                    queries=(
+                        Query(f"{_SENT_ON} / {_SENDERS} {_OF_A_LINK}", "{{run}} {{channel}}"),
+                    ),
+                    unit=Unit.RATIO,
+                    width=8,
                     low=0,
                 ),
                 Panel(
                     title="Sent by each worker, against its link",
                     doc="Bytes that a worker sends per second over what its link carries "
                     "(metrics.link_bytes_per_s). Near 1: more overlap cannot help.",
-                    queries=(
-                        Query(
-                            f"{_SENT} / on (run) group_left () {of(catalogue.LINK_BYTES)}",
-                            "{{run}} {{instance}}",
-                        ),
-                    ),
+                    queries=(Query(f"{_SENT} {_OF_A_LINK}", "{{run}} {{instance}}"),),
                     unit=Unit.RATIO,
-                    width=12,
+                    width=8,
                     low=0,
                 ),
                 Panel(

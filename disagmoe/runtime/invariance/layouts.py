@@ -1,7 +1,7 @@
 """The layouts that `disagmoe invariance` tries."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from disagmoe.config.load import override
 from disagmoe.config.parallel import COLOCATED
@@ -20,6 +20,7 @@ class Case:
     in_flight: int = 1
     schedule: str = "af_pipe"
     dedupe: str = "rank"
+    workers_per_host: int = 0
     aux_scope: str = "sequence"
     residual: str = "auto"
     rings: int = 1
@@ -33,6 +34,7 @@ class Case:
         """Short name, as `mb4 p2 M3 N2 k4 af_pipe gloo`."""
         extra = [self.schedule]
         extra += ["no-dedupe"] if self.dedupe == "none" else []
+        extra += [f"host{self.workers_per_host}"] if self.dedupe == "node" else []
         extra += [f"aux-{self.aux_scope}".replace("_", "-")] if self.aux_scope != "sequence" else []
         extra += [self.residual] if self.residual != "auto" else []
         extra += [f"R{self.rings}"] if self.rings > 1 else []
@@ -54,6 +56,7 @@ class Case:
             self.attention,
             self.experts,
             self.dedupe,
+            self.workers_per_host,
             self.aux_scope,
             self.residual,
             self.rings,
@@ -78,6 +81,7 @@ class Case:
                 f"parallel.in_flight={min(self.in_flight, count)}",
                 f"parallel.schedule={self.schedule}",
                 f"parallel.dedupe={self.dedupe}",
+                f"parallel.workers_per_host={self.workers_per_host}",
                 f"parallel.residual={self.residual}",
                 f"parallel.rings={self.rings}",
                 f"parallel.split_backward={'true' if self.split_backward else 'false'}",
@@ -185,6 +189,37 @@ def cases() -> list[Case]:
             aux_scope="global",
         ),
     ]
+    # hosts of two expert workers; the last one may have one alone
+    two_hops = [
+        Case(
+            micro_batches=4,
+            groups=groups,
+            attention=attention,
+            experts=experts,
+            in_flight=4,
+            residual=residual,
+            dedupe="node",
+            workers_per_host=2,
+        )
+        for groups, attention, experts, residual in (
+            (1, 2, 4, "auto"),
+            (1, 1, 3, "auto"),
+            (2, 2, 4, "fused"),
+            (2, 2, 4, "direct"),
+            (2, 3, 3, "fused"),
+        )
+    ]
+    two_hops += [
+        replace(two_hops[0], schedule="serial", in_flight=1),
+        replace(two_hops[2], split_backward=True, expert_shares=(1, 3, 2, 1)),
+        replace(two_hops[2], rings=2, micro_batches=2, in_flight=2, attention_shares=(1, 9)),
+        replace(two_hops[0], attention=4, schedule="ep_overlap"),
+        replace(two_hops[3], attention=3, experts=3, schedule="ep_1f1b", in_flight=2),
+        replace(two_hops[0], dedupe="rank", workers_per_host=0),
+        replace(two_hops[2], dedupe="none", workers_per_host=0),
+        replace(two_hops[0], transport="gloo"),
+        replace(two_hops[2], attention=1, experts=2, transport="gloo"),
+    ]
     over_gloo = [
         Case(micro_batches=4, in_flight=4, transport="gloo"),
         Case(micro_batches=4, attention=2, experts=3, in_flight=4, transport="gloo"),
@@ -208,7 +243,7 @@ def cases() -> list[Case]:
         ),
         Case(micro_batches=4, groups=2, in_flight=4, residual="direct", transport="gloo"),
     ]
-    return grid + residuals + rings + colocated + over_gloo
+    return grid + residuals + rings + colocated + two_hops + over_gloo
 
 
 def fitting(config: RunConfig, tried: Sequence[Case]) -> tuple[list[Case], dict[Case, str]]:

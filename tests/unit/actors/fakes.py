@@ -20,7 +20,7 @@ from disagmoe.checkpoint.manifest import FileEntry
 from disagmoe.checkpoint.part import Part
 from disagmoe.checkpoint.slices import Slice
 from disagmoe.data.position import DataPosition
-from disagmoe.runtime.report import EvalReport, StepReport
+from disagmoe.runtime.report import EvalReport, HopCounts, StepReport
 from disagmoe.runtime.saving import SavedPart
 from disagmoe.schedule.accounting import Kind
 from disagmoe.transport.counted import Traffic
@@ -47,6 +47,7 @@ def step_report(
         choices_LE=((10, 30), (20, 20), (0, 0)),
         seconds=dict.fromkeys(Kind, 0.0) | {Kind.COMPUTE: compute_s, Kind.RECV_WAIT: 1.0},
         traffic={"A0>F0.act": Traffic(2, 64), "world": Traffic(1, 8)},
+        hops={"inter": HopCounts(rows=30, exact_rows=30, nbytes=64)},
         peak_memory_bytes=1000 + step,
     )
 

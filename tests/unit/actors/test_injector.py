@@ -1,5 +1,7 @@
 """Faults on purpose: where, and how often."""
 
+import resource
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ from disagmoe.actors.failure import failure_of
 from disagmoe.actors.injector import (
     Injection,
     Injector,
+    armed,
     fired_at,
     install,
     note_fired,
@@ -80,6 +83,43 @@ def test_a_fault_happens_once_at_its_step_after_others_of_its_phase(tmp_path: Pa
     again.at_instruction(FORWARD)
 
 
+def test_a_fault_that_was_too_early_in_its_step_comes_in_a_later_one(tmp_path: Path) -> None:
+    inject = Injector(tmp_path, [fault()], runtime(5))
+    with pytest.raises(RuntimeError, match="drill: fault 0"):
+        inject.at_instruction(FORWARD)
+
+
+def test_what_belongs_to_a_step_comes_in_no_other(tmp_path: Path) -> None:
+    now = runtime(5)
+    plan = [fault(kind="nan", phase="reduction", again=True)]
+    Injector(tmp_path, plan, now).at_instruction(StepEnd(Op.REDUCE_GRADS))
+    assert not now.parameters.segments["a"].flat_grad.isnan().any()
+
+
+def test_a_process_meets_one_fault_that_ends_its_epoch(tmp_path: Path) -> None:
+    nan = fault(number=1, kind="nan", again=True)
+    plan = [fault(), nan, fault(number=2), fault(number=3, kind="driver"), fault(number=4)]
+    write_plan(tmp_path, plan)
+    met = []
+    for one in (0, 2, 3, 4):
+        met.append([due.number for due in armed(tmp_path, plan)])
+        assert note_fired(tmp_path, one)
+    assert met == [[1, 0], [1, 2], [1, 3], [1, 4]]
+    assert armed(tmp_path, plan) == [nan]
+
+
+def test_a_worker_whose_disk_is_full_can_say_that_a_fault_happens(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        assert note_fired(tmp_path, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    fired_s = fired_at(tmp_path, 0)
+    assert fired_s is not None
+    assert abs(fired_s - time.time()) < 60
+
+
 def test_one_that_comes_back_does(tmp_path: Path) -> None:
     assert note_fired(tmp_path, 0)
     assert not note_fired(tmp_path, 0)
@@ -104,7 +144,7 @@ def test_memory_that_is_not_there_is_a_failure_of_its_own_kind(tmp_path: Path) -
 
 
 def test_only_a_drill_puts_faults_into_a_worker(tmp_path: Path) -> None:
-    write_plan(tmp_path, [fault(), fault(number=1, worker="F0.0", kind="driver")])
+    write_plan(tmp_path, [fault(), fault(number=1, worker="F0.0")])
     for worker, environ, expected in (
         ("A0.0", {}, False),
         ("A0.0", {"DISAGMOE_DRILL": str(tmp_path)}, True),

@@ -2,7 +2,7 @@
 
 from disagmoe.actors.events import EvalResult, StepResult
 from disagmoe.actors.merge import compute_share, group_shares, merge_eval, merge_step
-from disagmoe.runtime.report import EvalReport
+from disagmoe.runtime.report import EvalReport, HopCounts
 from disagmoe.schedule.accounting import Shares
 from tests.unit.actors.fakes import step_report
 
@@ -36,6 +36,7 @@ def test_a_step_has_global_numbers_once_and_the_workers_own_by_name() -> None:
         seconds={name: report.seconds for name, report in reports.items()},
         channel_bytes={"A0>F0.act": 3 * 64, "world": 3 * 8},
         channel_messages={"A0>F0.act": 6, "world": 3},
+        hops={"inter": HopCounts(rows=90, exact_rows=90, nbytes=192)},
         expert_load=(1.5, 1.0, 0.0),
         expert_variation=(0.5, 0.0, 0.0),
         dead_experts=(0, 0, 2),

@@ -2,6 +2,7 @@
 
 from disagmoe.actors.events import EvalResult, RunPlaced, RunStarted, Seat, StepResult
 from disagmoe.actors.messages import Started
+from disagmoe.runtime.report import HopCounts
 from disagmoe.schedule.accounting import Shares
 
 SHARES = {
@@ -74,6 +75,7 @@ def step(
         },
         channel_bytes={"A0>F0.act": 64 + number},
         channel_messages={"A0>F0.act": 2},
+        hops={"inter": HopCounts(rows=150 + number, exact_rows=150 + number, nbytes=64)},
         expert_load=(1.5, 1.0),
         expert_variation=(0.5, 0.0),
         dead_experts=(1, 0),

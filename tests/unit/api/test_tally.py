@@ -7,6 +7,7 @@ import ray
 
 from disagmoe.actors.events import CheckpointSaved, Event, RunEnded, RunRestarting, RunResumed
 from disagmoe.actors.messages import FailureKind, WorkerFailure
+from disagmoe.api.hops import HopFigures
 from disagmoe.api.result import Result
 from disagmoe.api.tally import Tally, outcome
 from disagmoe.checkpoint.manifest import Done
@@ -66,6 +67,9 @@ def test_a_whole_run() -> None:
         shares=SHARES,
         channel_bytes={"A0>F0.act": 66},
         channel_messages={"A0>F0.act": 2},
+        hops={
+            "inter": HopFigures(rows=152, exact_rows=152, expected_rows=None, nbytes=64),
+        },
         mfu=None,
         peak_memory_bytes={"A0.0": 1003, "F0.0": 900},
         peak_memory_total_bytes=7,
@@ -139,7 +143,7 @@ def test_a_run_that_did_not_start_has_no_numbers() -> None:
     assert [result.first_loss, result.last_loss, result.eval_loss] == [None] * 3
     assert [result.tokens_per_s, result.step_s] == [None] * 2
     assert [result.compute_share, result.peak_memory_bytes, result.placement] == [{}] * 3
-    assert [result.shares, result.channel_bytes, result.channel_messages] == [{}] * 3
+    assert [result.shares, result.channel_bytes, result.channel_messages, result.hops] == [{}] * 4
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def case(conditions, system, predicted_s, *steps_s, memory=(1.0, 1.0)):
                 links=(),
                 cpu=CpuSeconds(program=1.0, transport=0.0, ray=0.0, driver=0.0),
                 memory_bytes={},
+                hops={},
             )
             for step_s in steps_s
         ),

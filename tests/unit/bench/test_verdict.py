@@ -6,9 +6,10 @@ import pytest
 
 from disagmoe.bench.hosts import LinkBytes
 from disagmoe.bench.limits import floor_s
-from disagmoe.bench.overlap import Comparison, Measured, Tuned
+from disagmoe.bench.overlap import Comparison, Measured
 from disagmoe.bench.sample import CpuSeconds, Sample, load_of
 from disagmoe.bench.scenarios import EP_1F1B, SCENARIOS, SYSTEMS, TWO_TO_ONE, Scenario
+from disagmoe.bench.tuned import Tuned
 from disagmoe.bench.verdict import as_json, best_colocated, checks
 from disagmoe.schedule.accounting import Shares
 from disagmoe.schedule.compile import build_programs
@@ -37,6 +38,7 @@ def sample(step_s: float, compute_s: float, megabytes: float, loss: float) -> Sa
         ops_s=(compute_s - 0.1, compute_s / 2 - 0.1),
         rest_s=(0.1, 0.1),
         shares=(shares, shares),
+        hops={},
         links=(link, link),
         cpu=CpuSeconds(program=compute_s, transport=0.1, ray=0.05, driver=0.01),
         memory_bytes={},

@@ -1,6 +1,12 @@
 """Exit codes, and what a person sees who makes a mistake on the command line."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from disagmoe import __version__
@@ -16,6 +22,8 @@ from disagmoe.errors import (
     TransportError,
     WorkerError,
 )
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
@@ -34,6 +42,26 @@ from disagmoe.errors import (
 )
 def test_exit_codes(error: DisagMoEError, code: int) -> None:
     assert exit_code(error) == code
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_nccl_without_a_device_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    config = str(ROOT / "configs" / "tiny.toml")
+    run_dir = tmp_path / "run"
+    command = ["train", "--config", config, "--set", "cluster.transport=nccl"]
+    done = subprocess.run(
+        [sys.executable, "-m", "disagmoe", *command, "--run-dir", str(run_dir)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        'error: cluster.transport = "nccl" moves tensors between CUDA devices, and '
+    )
+    assert not run_dir.exists()
 
 
 def test_version() -> None:

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from disagmoe.cli.main import app, exit_code
 from disagmoe.errors import ConfigError
 
-CLUSTER = str(
-    Path(__file__).resolve().parents[3] / "configs" / "clusters" / "h800x16-qwen3-235b.toml"
-)
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+CLUSTER = str(CONFIGS / "clusters" / "h800x16-qwen3-235b.toml")
+TINY = str(CONFIGS / "tiny.toml")
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ CLUSTER = str(
         ("hardware.nic_speed=0", "hardware.nic_speed = 0; expected a number > 0"),
         (
             "hardware.attention_machine=h900",
-            'hardware.attention_machine = "h900"; expected "a100", "h100", "h800"',
+            'hardware.attention_machine = "h900" is no machine that is known; use "a100", "h100"',
         ),
         (
             "parallel.groups=95",
@@ -34,6 +34,18 @@ def test_bad_input_is_explained(command, setting, said):
     assert isinstance(result.exception, ConfigError)
     assert exit_code(result.exception) == 2
     assert said in str(result.exception)
+
+
+def test_what_cannot_fit_is_simulated_only_when_asked():
+    large = [f"--set=model.{key}=32768" for key in ("hidden", "expert_width")]
+    command = ["simulate", "--config", TINY, "--set=hardware.attention_machine=cpu", *large]
+    result = CliRunner().invoke(app, command)
+    assert exit_code(result.exception) == 2
+    said = str(result.exception)
+    assert said.startswith("the run cannot fit into memory: ")
+    assert "with balanced routing: " in said
+    anyway = CliRunner().invoke(app, [*command, "--ignore-memory", "--json"])
+    assert not json.loads(anyway.stdout)["fits"]
 
 
 def test_reproduce_prints_rows_and_counts():

@@ -1,5 +1,6 @@
 """Stdout is for results alone."""
 
+import sys
 import threading
 
 import pytest
@@ -13,5 +14,5 @@ def test_what_others_print_goes_to_stderr(capsys: pytest.CaptureFixture[str]) ->
         thread.start()
         thread.join()
         print("{}", file=stdout)
-    print("[]")
+    sys.stdout.write("[]\n")
     assert capsys.readouterr() == ("{}\n[]\n", "a worker died\n")

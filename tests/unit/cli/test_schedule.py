@@ -167,7 +167,7 @@ def test_verify_names_the_file_that_it_cannot_read(folder, tmp_path):
     (folder / "F0.sched").write_text("disagmoe-sched 7\n")
     done = run("verify", "--programs", folder)
     assert done.exit_code == 2
-    assert f"error: {folder / 'F0.sched'}: line 1: expected 'disagmoe-sched 2'" in done.stderr
+    assert f"error: {folder / 'F0.sched'}: line 1: expected 'disagmoe-sched 4'" in done.stderr
     (folder / "F0.sched").write_bytes(b"\xff")
     done = run("verify", "--programs", folder)
     assert (done.exit_code, "F0.sched: cannot be read" in done.stderr) == (2, True)

@@ -1,5 +1,6 @@
 """What a run asks of nodes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,23 @@ def test_a_bundle_may_be_for_one_node_only() -> None:
     assert bundle.labels == {"ray.io/node-id": here.id}
     assert [bundle.fits(n, n.total) for n in (here, there)] == [True, False]
     assert not bundle.fits(here, {"CPU": 1.4})
+
+
+def test_nodes_of_a_side_may_be_known_by_a_label() -> None:
+    sets = ("cluster.expert.label=pool=b", "cluster.attention.workers_per_node=1")
+    _, asked = cluster_bundles(filled(config(*sets), []))
+    assert (str(asked), asked.resources, asked.labels) == (
+        "label pool=b, CPU 1",
+        {"CPU": 1.0},
+        {"pool": "b"},
+    )
+    nodes = [
+        expert(1),
+        replace(node(2, CPU=1.0), labels={"pool": "b"}),
+        replace(node(3, CPU=1.0), labels={"pool": "bb"}),
+    ]
+    assert [asked.fits(n, n.total) for n in nodes] == [False, True, False]
+    assert [asked.is_meant_for(n) for n in nodes] == [False, True, False]
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,17 @@ def test_what_a_node_lacks(nodes: list[Node], sets: Sequence[str], line: str) ->
     assert line in infeasible(asked(nodes, *sets), nodes, []).splitlines()
 
 
+def test_nodes_are_missing_that_have_a_label() -> None:
+    nodes = [attention(1), expert(2)]
+    lines = infeasible(asked(nodes, "cluster.expert.label=pool=b"), nodes, []).splitlines()
+    assert lines[2] == "  1 x label pool=b, CPU 1 (F0.0)"
+    assert lines[-2].endswith("expert_node 1; offers no attention_node and no label pool=b")
+    assert lines[-1] == (
+        "start 1 more node with `ray start --address HEAD:6379 --labels pool=b`; if they have yet "
+        "to join, wait for them: --set cluster.wait_s=600"
+    )
+
+
 def test_without_a_fit_or_a_missing_role_the_advice_is_to_ask_for_less() -> None:
     nodes = [attention(1), expert(2)]
     text = infeasible(asked(nodes, "cluster.device=cuda"), nodes, [])

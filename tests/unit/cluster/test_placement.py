@@ -65,9 +65,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 
 
 def test_each_worker_has_its_place_while_the_block_runs(fake: FakeRay) -> None:
-    with placed(ASKED, "disagmoe-x") as places:
+    with placed(ASKED, "disagmoe-x") as reservation:
         assert fake.removed == 0
     assert fake.removed == 1
+    places = reservation.places
     assert {w: (p.host, p.cpus) for w, p in places.items()} == {
         "A0.0": ("10.0.0.1", 2),
         "A0.1": ("10.0.0.1", 2),
@@ -88,15 +89,16 @@ def test_all_gpus_of_a_node_are_the_runs_where_it_has_reserved_them(fake: FakeRa
         Bundle(side=Side.ATTENTION, workers=("A0.0",), cpus=1.0, gpus=8.0),
         Bundle(side=Side.EXPERT, workers=("F0.0",), cpus=1.0, gpus=1.0),
     ]
-    with placed(asked, "x") as places:
-        assert {w: p.all_gpus for w, p in places.items()} == {"A0.0": True, "F0.0": False}
+    with placed(asked, "x") as reservation:
+        found = {worker: place.all_gpus for worker, place in reservation.places.items()}
+        assert found == {"A0.0": True, "F0.0": False}
 
 
 def test_what_no_nodes_can_hold_is_not_even_asked_for(fake: FakeRay) -> None:
     fake.nodes.pop()
     with (
         pytest.raises(PlacementInfeasible, match=r"1 of 1 nodes for attention and 0 of 1 nodes"),
-        placed(ASKED, "x", wait_s=100.0, nearest=lambda _: ["a = 1"]),
+        placed(ASKED, "x", nearest=lambda _: ["a = 1"]),
     ):
         pass
     assert fake.asked == {}
@@ -125,11 +127,11 @@ def test_nodes_in_use_are_waited_for_and_their_holder_is_told_once(fake: FakeRay
         fake.nodes[2] = busy if fake.now_s < 49 else free
 
     fake.change = change
-    with placed(ASKED, "x", wait_s=60.0, say=said.append) as places:
-        assert set(places) == {"A0.0", "A0.1", "F0.0"}
+    with placed(ASKED, "x", wait_s=60.0, say=said.append) as reservation:
+        assert set(reservation.places) == {"A0.0", "A0.1", "F0.0"}
     (text,) = said
     assert "held by disagmoe-other (expert_node 1)" in text
-    assert text.endswith("\nwaiting for them for at most 60 s (cluster.wait_s)")
+    assert text.endswith("\nwaiting for nodes for at most 60 s (cluster.wait_s)")
 
 
 def test_waiting_has_an_end(fake: FakeRay) -> None:
@@ -152,6 +154,33 @@ def test_a_node_that_goes_while_it_is_waited_for(fake: FakeRay) -> None:
     fake.change = change
     with pytest.raises(PlacementInfeasible, match="0 of 1 nodes for experts"), placed(ASKED, "x"):
         pass
+    assert fake.removed == 1
+
+
+def test_a_node_that_has_yet_to_join_is_waited_for_where_told(fake: FakeRay) -> None:
+    fake.give_at_s = 10
+    late = fake.nodes.pop()
+    said: list[str] = []
+
+    def change() -> None:
+        if fake.now_s == 9:
+            fake.nodes.append(late)
+
+    fake.change = change
+    with placed(ASKED, "x", wait_s=60.0, say=said.append) as reservation:
+        assert reservation.places["F0.0"].node == late.id
+    (text,) = said
+    assert "1 of 1 nodes for attention and 0 of 1 nodes for experts" in text
+    assert text.endswith("\nwaiting for nodes for at most 60 s (cluster.wait_s)")
+
+
+def test_a_node_that_does_not_join_is_infeasible_in_the_end(fake: FakeRay) -> None:
+    fake.give_at_s = 1e9
+    fake.nodes.pop()
+    with pytest.raises(PlacementInfeasible) as caught, placed(ASKED, "x", wait_s=20.0):
+        pass
+    assert 20 <= fake.now_s <= 22
+    assert str(caught.value).endswith("\nwaited for 20 s (cluster.wait_s) for nodes to join")
     assert fake.removed == 1
 
 
@@ -214,21 +243,38 @@ def test_bundles_that_ask_for_more_keep_their_own_nodes() -> None:
 
 
 def test_places_are_found_again_on_the_nodes_that_are_left(fake: FakeRay) -> None:
-    with placed(ASKED, "x") as places:
+    with placed(ASKED, "x") as reservation:
         fake.nodes[2] = expert(3)  # the other one is gone, and Ray has given this one
-        assert places.renew(frozenset())["F0.0"].host == "10.0.0.3"
+        assert reservation.renew(frozenset())["F0.0"].host == "10.0.0.3"
         assert fake.removed == 0
 
 
 def test_a_bad_node_is_left_out_where_another_one_can_take_its_place(fake: FakeRay) -> None:
     said: list[str] = []
     bad = fake.nodes[2]
-    with placed(ASKED, "x", say=said.append) as places:
-        assert places.renew(frozenset({bad.id}))["F0.0"].node == bad.id  # there is no other
+    with placed(ASKED, "x", say=said.append) as reservation:
+        assert reservation.renew(frozenset({bad.id}))["F0.0"].node == bad.id  # there is no other
         assert (fake.removed, said) == (0, [])
         fake.nodes = [node(9), fake.nodes[1], expert(3), bad]
-        assert places.renew(frozenset({bad.id}))["F0.0"].host == "10.0.0.3"
+        assert reservation.renew(frozenset({bad.id}))["F0.0"].host == "10.0.0.3"
         assert fake.removed == 1
         assert fake.asked["bundle_label_selector"] == [{"ray.io/node-id": f"!in({bad.id})"}] * 2
         assert said == [f"leaves out {bad.id[:8]}"]
     assert fake.removed == 2
+
+
+def test_labels_choose_nodes_and_bad_ones_are_left_out_among_them(fake: FakeRay) -> None:
+    labelled = [replace(node(i, CPU=4.0), labels={"pool": "a"}) for i in (1, 2, 3)]
+    fake.nodes = [node(9), *labelled]
+    asked = [
+        Bundle(side=side, workers=(worker,), cpus=1.0, label="pool=a")
+        for side, worker in ((Side.ATTENTION, "A0.0"), (Side.EXPERT, "F0.0"))
+    ]
+    bad = labelled[0].id
+    with placed(asked, "x") as reservation:
+        assert fake.asked["bundles"] == [{"CPU": 1.0}] * 2
+        assert fake.asked["bundle_label_selector"] == [{"pool": "a"}] * 2
+        fake.nodes = [node(9), *labelled[1:], labelled[0]]
+        reservation.renew(frozenset({bad}))
+    wanted = {"pool": "a", "ray.io/node-id": f"!in({bad})"}
+    assert fake.asked["bundle_label_selector"] == [wanted] * 2

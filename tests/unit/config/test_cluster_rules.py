@@ -53,6 +53,17 @@ REFUSED = [
         "cluster.expert.gpus_per_node = 4 is less than workers_per_node = 8, and each worker needs "
         "a GPU; use 8 or more, or 0 for as many as have workers",
     ),
+    (["cluster.expert.label=pool=b"], f"cluster.expert is given, but {LOCAL}"),
+    (
+        [ON_CLUSTER, "cluster.attention.label=pool"],
+        'cluster.attention.label = "pool"; expected KEY=VALUE, as in `ray start --labels`, such as '
+        "pool=a",
+    ),
+    (
+        [ON_CLUSTER, "cluster.expert.label=pool=!b"],
+        'cluster.expert.label = "pool=!b"; expected KEY=VALUE, as in `ray start --labels`, such as '
+        "pool=a",
+    ),
     (
         [ON_CLUSTER, 'cluster.nic_map={"A0.2" = ["eth0"]}'],
         "cluster.nic_map names A0.2, which is no worker of this run; its workers are A0.0, A0.1, "

@@ -21,6 +21,11 @@ REFUSED = [
         "it names the run directory",
     ),
     (
+        ["parallel.workers_per_host=2"],
+        'parallel.workers_per_host = 2 has no effect with parallel.dedupe = "rank"; use 0, or '
+        'dedupe = "node"',
+    ),
+    (
         ["parallel.groups=5"],
         "parallel.groups = 5 is more than model.layers = 4, so some groups would own no layer; "
         "use 1 to 4",

@@ -32,8 +32,7 @@ def test_dense_layers_do_not_pass_the_ring():
 
 
 def test_what_the_wire_cannot_do_yet_is_simulated_only():
-    config = override(STARTER, ["parallel.dedupe=node", "parallel.dispatch=fp8"])
+    config = override(STARTER, ["parallel.dispatch=fp8"])
     assert only_planned(config) == [
-        'parallel.dedupe = "node" can be simulated, but not run yet; use "rank" or "none"',
         'parallel.dispatch = "fp8" can be simulated, but not run yet; use "same"',
     ]

@@ -58,6 +58,22 @@ def test_megatron_steps_of_qwen3_235b(step_s, tflops):
     assert tokens_per_s * flops.model_flops(QWEN, 4096) / 1e12 == pytest.approx(tflops, rel=0.01)
 
 
+# Megatron-Bridge 26.04 on H100: tokens/s per GPU and model TFLOP/s. Its count of GPT-OSS before
+# 26.06 leaves out a sixth (27.1 against 32.6 GFLOP per token afterwards)
+@pytest.mark.parametrize(
+    ("name", "tokens_per_s", "tflops"),
+    [
+        ("qwen3-235b-a22b", 1712, 253),
+        ("qwen3-30b-a3b", 8960, 206),
+        ("gpt-oss-120b", 5824, 158 * 32.6 / 27.1),
+        ("gpt-oss-120b", 5993, 163 * 32.6 / 27.1),
+    ],
+)
+def test_megatron_bridge_on_h100(name, tokens_per_s, tflops):
+    counted = tokens_per_s * flops.model_flops(MODELS[name], 4096) / 1e12
+    assert counted == pytest.approx(tflops, rel=0.01)
+
+
 def test_steady_chunk_of_deepseek_v3():
     """4 MoE layers forward and backward of 4,096 tokens per GPU in 129.0 ms are 510 TFLOP/s
     (github.com/deepseek-ai/profile-data, train.json)."""

@@ -48,6 +48,31 @@ def test_the_runtime_holds_as_much(parallel, tied):
         assert counted == real + twice
 
 
+@pytest.mark.parametrize("shared_experts", ["attention", "expert"])
+@pytest.mark.parametrize("name", ["qwen1.5-moe-a2.7b", "deepseek-v3"])
+def test_shared_experts_are_held_where_the_runtime_has_them(name, shared_experts):
+    dense = MODELS[name].dense_layers
+    model = MODELS[name].model_copy(
+        update={"layers": dense + 4, "vocab_size": 100, "experts": 8, "top_k": 2}
+        | ({"expert_groups": 1, "top_groups": 1} if name == "deepseek-v3" else {})
+    )
+    parallel = {"groups": 2, "attention_workers": 2, "expert_workers": 3, "micro_batch_size": 2}
+    config = run(model, length=8, residual="direct", shared_experts=shared_experts, **parallel)
+    layout = programs_for(config).spec.layout
+    what = scenario_of(config, layout)
+    ranges = expert_ranges(model.experts, config.parallel.expert_weights)
+    for worker in layout.workers:
+        local = local_tensors(
+            model, layout, worker, ranges, shared_with_experts=shared_experts == "expert"
+        )
+        real = [sum(math.prod(tensor.shape) for tensor in part) for part in local.values()]
+        held = holdings(what, worker)
+        assert sorted(one.parameters for one in held) == sorted(filter(None, real))
+        spread = [one.peers for one in held]
+        if worker.group.side is Side.EXPERT:
+            assert spread == ([1, 3] if shared_experts == "expert" else [1])
+
+
 @pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-120b", "mixtral-8x7b"])
 def test_all_workers_together_hold_the_model(name):
     model = MODELS[name]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from disagmoe.costs.network import network_bytes_per_s, routes, transfer
+from disagmoe.costs.network import edge_bytes_per_s, network_bytes_per_s, routes, transfer
 from disagmoe.schedule.costs import Way
-from disagmoe.schedule.ir import SlotKind
+from disagmoe.schedule.ir import INSIDE_HOSTS, SlotKind
 from tests.unit.costs.scenarios import pair
 
 NIC, NVLINK = 43e9, 155e9
@@ -30,12 +30,23 @@ def test_apart_everything_passes_the_network():
 
 def test_once_per_host_and_on_by_nvlink():
     """Two hosts of experts: 1.99 copies by network, and 7 of 8 rows go on from the gateway."""
-    rows, outputs = (legs(qwen(dedupe="node"), kind) for kind in (SlotKind.ROWS, SlotKind.OUTPUTS))
-    assert set(rows) == {Way.OUT, Way.IN, Way.NEAR_TARGET}
-    assert set(outputs) == {Way.NEAR_SOURCE, Way.OUT, Way.IN}
-    assert [rows[Way.OUT], rows[Way.IN]] == pytest.approx([1.993 * ROW / NIC] * 2, rel=0.003)
-    assert rows[Way.NEAR_TARGET] == pytest.approx(COPIES * 7 / 8 * ROW / NVLINK, rel=0.003)
-    assert outputs[Way.NEAR_SOURCE] == pytest.approx(rows[Way.NEAR_TARGET], rel=0.003)
+    what = qwen(dedupe="node")
+    for kind in (SlotKind.ROWS, SlotKind.OUTPUTS, SlotKind.DOUTPUTS, SlotKind.DROWS):
+        found = legs(what, kind)
+        assert set(found) == {Way.OUT, Way.IN}
+        assert list(found.values()) == pytest.approx([1.993 * ROW / NIC] * 2, rel=0.003)
+    for kind in INSIDE_HOSTS:
+        assert legs(what, kind) == {
+            Way.NEAR_SOURCE: pytest.approx(COPIES * 7 / 8 * ROW / NVLINK, rel=0.003)
+        }
+
+
+def test_colocated_rows_for_the_own_host_meet_no_network():
+    """Two hosts of 8: half of the rows of 1.99 copies stay, and each worker is its own gateway."""
+    what = qwen(schedule="ep_overlap", dedupe="node")
+    found = legs(what, SlotKind.ROWS)
+    assert set(found) == {Way.OUT, Way.IN}
+    assert found[Way.OUT] == pytest.approx(1.993 / 2 * ROW / NIC, rel=0.003)
 
 
 def test_colocated_half_of_the_rows_stay_on_the_host_and_one_of_16_on_the_worker():
@@ -98,6 +109,13 @@ def test_what_is_sent_is_received(kind):
     assert len(found.parts) == len(found.out)
     senders = [time / sum(found.out) for time in found.out]
     assert found.parts == pytest.approx(senders)
+
+
+def test_an_edge_is_as_fast_as_its_slower_end():
+    what = qwen("hardware.expert_nics=0.5")
+    assert edge_bytes_per_s(what, (False, False), near=False) == pytest.approx(NIC, rel=0.01)
+    assert edge_bytes_per_s(what, (False, True), near=False) == pytest.approx(NIC / 2, rel=0.01)
+    assert edge_bytes_per_s(what, (True, False), near=True) == pytest.approx(NVLINK, rel=0.01)
 
 
 def test_colocated_who_has_more_of_both_sends_and_receives_what_the_other_lacks():

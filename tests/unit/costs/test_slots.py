@@ -14,7 +14,7 @@ from disagmoe.costs.slots import (
 )
 from disagmoe.model import partition
 from disagmoe.model.block import attention_half
-from disagmoe.model.experts import experts_apply
+from disagmoe.model.experts import experts_apply, without_activations
 from disagmoe.model.init import initial_store
 from disagmoe.model.params import AttentionParams, ExpertParams
 from disagmoe.model.rope import Rope
@@ -89,6 +89,24 @@ def test_what_experts_keep_for_their_backward(dtype):
     found = sum(stores(tensors(kept)).values())
     counted = expert_saved_bytes(MODEL, dtype.itemsize, Load(rows, pairs), fused=False)
     assert counted == pytest.approx(found, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_rows_are_kept_where_the_rest_is_computed_again(dtype):
+    store = initial_store(
+        partition.model_tensors(MODEL), seed=0, std=0.02, dtype=dtype, device=torch.device("cpu")
+    )
+    rows, pairs = 100, 250
+    places = torch.sort(torch.randint(rows, (pairs,))).values
+    rows_RD = torch.randn(rows, MODEL.hidden).to(dtype)
+    experts = torch.randint(MODEL.experts, (pairs,))
+    params = ExpertParams.read(store, MODEL, 0)
+    _, kept = experts_apply(params, rows_RD, places, experts, torch.rand(pairs))
+    found = sum(stores(tensors(without_activations(kept, rows_RD))).values())
+    counted = expert_saved_bytes(
+        MODEL, dtype.itemsize, Load(rows, pairs), fused=False, recomputed=True
+    )
+    assert counted == pytest.approx(found, rel=0.02)
 
 
 def slot(side, kind, layer=0):

@@ -74,7 +74,8 @@ def figure_6a(length, *, of_step=False):
         workers=64,
         schedule="ep_1f1b",
     )
-    costs = StepTimes(what).op_costs()
+    # whole transfers: nothing is hidden behind gradients of weights
+    costs = StepTimes(replace(what, overlaps=True)).op_costs()
     parts = [costs.attn_fwd, costs.experts_fwd, costs.rows + costs.outputs]
     if of_step:
         backward = (costs.attn_bwd, costs.experts_bwd, costs.doutputs + costs.drows)
@@ -182,6 +183,37 @@ def test_kernels_of_transfers_slow_compute_while_they_run():
     assert 1.0 < ratio(Op.EXPERTS_FWD) < 1.1
     exposed = pair("qwen3-235b-a22b", *sets, schedule="ep_1f1b")
     assert StepTimes(exposed).op_costs() == StepTimes(replace(exposed, overlaps=False)).op_costs()
+
+
+@pytest.mark.parametrize("name", ["qwen3-235b-a22b", "deepseek-v3"])
+def test_what_is_computed_again_takes_a_forward_more(name):
+    usual = StepTimes(pair(name)).op_costs()
+    again = StepTimes(pair(name, "parallel.recompute=all")).op_costs()
+    assert (again.attn_fwd, again.experts_fwd) == (usual.attn_fwd, usual.experts_fwd)
+    # rows are not packed again, and sums of what comes back are not made again
+    more = again.attn_bwd - usual.attn_bwd
+    assert 0.6 * usual.attn_fwd < more < usual.attn_fwd
+    assert again.experts_bwd - usual.experts_bwd == pytest.approx(usual.experts_fwd)
+    assert again.experts_wgrad == usual.experts_wgrad
+    if MODELS[name].dense_layers:
+        assert again.embed_bwd - usual.embed_bwd == pytest.approx(usual.embed, rel=0.02)
+    for recompute in ("attention", "experts"):
+        costs = StepTimes(pair(name, f"parallel.recompute={recompute}")).op_costs()
+        assert (costs.attn_bwd == usual.attn_bwd) == (recompute == "experts")
+        assert (costs.experts_bwd == usual.experts_bwd) == (recompute == "attention")
+
+
+def test_shared_experts_cost_where_they_are():
+    """DeepSeek-V3 has one of the width of a routed one, of which a token visits eight."""
+    beside = StepTimes(pair("deepseek-v3", length=8192)).op_costs()
+    sets = "parallel.shared_experts=expert"
+    moved = StepTimes(pair("deepseek-v3", sets, length=8192)).op_costs()
+    assert moved.attn_fwd < 0.92 * beside.attn_fwd
+    assert moved.experts_fwd / beside.experts_fwd == pytest.approx(1 + 1 / 8, rel=0.05)
+    assert moved.experts_bwd / beside.experts_bwd == pytest.approx(1 + 1 / 8, rel=0.05)
+    assert moved.attn_fwd + moved.experts_fwd == pytest.approx(
+        beside.attn_fwd + beside.experts_fwd, rel=0.03
+    )
 
 
 def test_transfers_must_leave_something_to_compute_with():

@@ -7,7 +7,7 @@ import pytest
 
 from disagmoe.dashboards.catalogue import DASHBOARDS
 from disagmoe.dashboards.panel import Unit
-from disagmoe.dashboards.preview import draw, formatted
+from disagmoe.dashboards.preview import binary_ticks, draw, formatted
 from disagmoe.dashboards.prometheus import Prometheus, Series
 
 
@@ -53,3 +53,16 @@ def test_each_dashboard_is_drawn(tmp_path: Path) -> None:
 )
 def test_values_as_a_person_reads_them(value: float, unit: Unit, text: str) -> None:
     assert formatted(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("largest", "ticks"),
+    [
+        (0.0, [0.0]),
+        (5.0, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
+        (1536.0, [0.0, 512.0, 1024.0, 1536.0]),
+        (4100.0, [0.0, 1024.0, 2048.0, 3072.0, 4096.0]),
+    ],
+)
+def test_ticks_of_bytes_are_round(largest: float, ticks: list[float]) -> None:
+    assert binary_ticks(largest) == ticks

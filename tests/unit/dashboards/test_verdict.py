@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from disagmoe.dashboards.prometheus import Prometheus, PrometheusError, Series, has_numbers
-from disagmoe.dashboards.verdict import compare, compare_trace, filled, judge
+from disagmoe.dashboards.verdict import compare, compare_result, compare_trace, filled, judge
 from disagmoe.runtime.clock import Span
 from disagmoe.runtime.trace import WorkerTrace
 from disagmoe.schedule.accounting import Kind
@@ -24,10 +24,9 @@ class Fake:
     def at(self, expr: str, time_s: float) -> list[Series]:
         for part, answer in self._answers.items():
             if part in expr:
-                value = answer(time_s) if callable(answer) else answer
-                if isinstance(value, Exception):
-                    raise value
-                return value if isinstance(value, list) else [Series({}, (0.0,), (value,))]
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer if isinstance(answer, list) else [Series({}, (0.0,), (answer,))]
         return [ONE]
 
 
@@ -114,6 +113,50 @@ def test_values_that_are_not() -> None:
         compare(server({"tokens_total": [ONE, ONE]} | TRUE), [STEP], 0.0)
 
 
+def test_the_loss_on_held_out_data() -> None:
+    with_eval = STEP | {"eval_loss": 6.0}
+    found = compare(server(TRUE | {"disagmoe_eval_loss": 6.5}), [with_eval], 0.0)
+    assert found == ["disagmoe_eval_loss is 6.5, the run says 6"]
+    assert compare(server(TRUE | {"disagmoe_eval_loss": 6.0}), [with_eval], 0.0) == []
+
+
+RESULT: dict[str, Any] = {
+    "steps": 3,
+    "skipped_steps": 0,
+    "tokens": 30,
+    "first_loss": 5.0,
+    "last_loss": 4.0,
+    "tokens_per_s": 5.0,
+    "mfu": 0.05,
+    "peak_memory_bytes": {"A0.0": 120},
+    "shares": {
+        "A0": {"utilisation": 3 / 7, "exposed_communication": 2 / 7, "bubble": 2 / 7},
+    },
+}
+STEPS = [STEP, STEP | {"peak_memory_bytes": {"A0.0": 120}}, STEP | {"loss": 4.0}]
+
+
+def test_the_result_against_the_steps() -> None:
+    assert compare_result(server({"model_flops": 0.01}), STEPS, RESULT, 0.0) == []
+    wrong = RESULT | {
+        "tokens": 31,
+        "peak_memory_bytes": {"A0.0": 100},
+        "shares": {
+            "A0": {"utilisation": 0.5, "exposed_communication": 2 / 7, "bubble": 2 / 7},
+        },
+    }
+    assert compare_result(server({"model_flops": 0.02}), STEPS, wrong, 0.0) == [
+        "tokens of result.json is 31, the run says 30",
+        "mfu of result.json is 0.05, the run says 0.1",
+        "peak memory of A0.0 in result.json is 100, the run says 120",
+        "utilisation of A0 in result.json is 0.5, the run says 0.428571",
+    ]
+
+
+def scrapes(*values: float) -> list[Series]:
+    return [Series({}, tuple(map(float, range(len(values)))), values)]
+
+
 def test_shares_against_the_trace() -> None:
     spans = (
         Span(Kind.COMPUTE, "", 0.0, 6.0),
@@ -125,13 +168,13 @@ def test_shares_against_the_trace() -> None:
         "compute|data": 0.62,
         "recv_wait|send": 0.29,
         "checkpoint|idle": 0.09,
-        "worker_steps": lambda at_s: 3.0 if at_s < 100 else 6.0,
+        'worker_steps_total{instance="A0.0"}[10s]': scrapes(3.0, 4.0, 6.0),
     }
     assert compare_trace(server(answers), traces, 10, 100.0) == []
     assert compare_trace(server(answers | {"compute|data": 0.64}), traces, 10, 100.0) == [
         "A0.0: utilisation is 64.0%, the trace says 60.0%"
     ]
-    late = answers | {"worker_steps": lambda at_s: 3.0 if at_s < 100 else 9.0}
+    late = answers | {'worker_steps_total{instance="A0.0"}[10s]': scrapes(3.0, 9.0)}
     assert compare_trace(server(late), traces, 10, 100.0) == [
         "A0.0: 3 of the steps range(3, 9) are traced"
     ]

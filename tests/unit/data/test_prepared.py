@@ -34,6 +34,14 @@ def test_documents_are_views_of_mapped_pages(make_data: MakeData) -> None:
     assert not document.flags.writeable
 
 
+def test_tokens_are_read_across_documents_and_shards(make_data: MakeData) -> None:
+    data = make_data(["one", "two\n", "x" * 200, "y", "end"])
+    assert len(data.manifest.shards) > 1
+    tokens = [token for d in range(data.documents) for token in data.document(d).tolist()]
+    for position, count in ((0, data.tokens), (2, 5), (3, 1), (4, 0), (8, 205), (data.tokens, 0)):
+        assert data.read(position, count).tolist() == tokens[position : position + count]
+
+
 def test_fingerprint_follows_the_tokens(make_data: MakeData) -> None:
     first, same, other = make_data(["ab", "c"]), make_data(["ab", "c"]), make_data(["ab", "d"])
     assert first.fingerprint == same.fingerprint

@@ -1,6 +1,7 @@
 """What the GPU path needs, and what is said where it is missing."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,6 +33,17 @@ def test_no_device_is_a_problem() -> None:
     (finding,) = device_findings()
     assert (finding.subject, finding.level) == ("CUDA", "problem")
     assert finding.found.startswith("NCCL moves tensors between CUDA devices, and torch")
+
+
+def test_every_device_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = SimpleNamespace(name="NVIDIA H800", major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: one)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (78 * GIB, 79 * GIB))
+    assert list(device_findings()) == [
+        device_finding(index, "NVIDIA H800", (9, 0), 78 * GIB, 79 * GIB) for index in (0, 1)
+    ]
 
 
 @pytest.mark.gpu

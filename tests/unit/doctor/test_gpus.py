@@ -11,7 +11,6 @@ from disagmoe.doctor.gpus import (
     gpu_finding,
     nccl_files,
     nccl_finding,
-    nccl_loaded,
     nccl_packages,
 )
 
@@ -130,12 +129,3 @@ def test_files_are_found_once_however_many_links_lead_to_them(tmp_path: Path) ->
     environ = {"LD_LIBRARY_PATH": f"{system}::{tmp_path / 'nowhere'}"}
     found = nccl_files([str(tmp_path / "site")], environ, tmp_path)
     assert found == [wheel / "libnccl.so.2", system / "libnccl.so.2.21"]
-
-
-def test_a_loaded_library_is_read_from_the_map_of_a_process() -> None:
-    maps = (
-        f"7f00-7f01 r--p 00000000 08:01 12 {ONE_FILE}\n"
-        f"7f01-7f02 r-xp 00001000 08:01 12 {ONE_FILE}\n"
-        "7f03-7f04 r--p 00000000 08:01 13 /lib/libc.so.6\n"
-    )
-    assert nccl_loaded(maps) == [ONE_FILE]

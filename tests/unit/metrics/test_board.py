@@ -4,6 +4,7 @@ import threading
 
 import pytest
 from prometheus_client import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from disagmoe.metrics import catalogue
 from disagmoe.metrics.board import Board
@@ -26,6 +27,18 @@ def test_values_carry_labels_and_who_serves_them() -> None:
         f'disagmoe_seconds_total{{group="1",kind="compute",{me}}} 1.75',
         f'disagmoe_loss{{group="1",{me}}} NaN',
         f'disagmoe_last_progress_timestamp_seconds{{group="1",{me}}} 12.0',
+    ]
+
+
+def test_openmetrics_tells_units_that_names_end_with() -> None:
+    board = Board(IDENTITY)
+    board.add(catalogue.SECONDS, 1, kind="compute")
+    board.set(catalogue.PEAK_MEMORY, 1)
+    board.set(catalogue.LOSS, 1)
+    text = generate_openmetrics(board.registry).decode()
+    assert [line for line in text.splitlines() if line.startswith("# UNIT")] == [
+        "# UNIT disagmoe_seconds seconds",
+        "# UNIT disagmoe_memory_peak_bytes bytes",
     ]
 
 

@@ -7,6 +7,7 @@ from disagmoe.model.dispatch import (
     Dedupe,
     Dispatch,
     combine,
+    count_distinct,
     join_rows,
     place_gates,
     plan_dispatch,
@@ -48,6 +49,21 @@ def test_one_row_per_choice() -> None:
 def test_no_tokens_send_nothing(dedupe: Dedupe) -> None:
     parts = plan_dispatch(torch.zeros(0, 2, dtype=torch.int64), [range(1), range(1, 2)], dedupe)
     assert [lists(part) for part in parts] == [([], [], [], [])] * 2
+
+
+@given(st.data())
+@settings(derandomize=True, deadline=None)
+def test_as_many_rows_are_sent_as_routing_asks_for(data: st.DataObject) -> None:
+    experts = data.draw(st.integers(1, 9))
+    top_k = data.draw(st.integers(1, experts))
+    ranges = expert_ranges(experts, [1.0] * data.draw(st.integers(1, experts)))
+    chosen = [
+        data.draw(st.permutations(range(experts))) for _ in range(data.draw(st.integers(0, 9)))
+    ]
+    expert_TK = torch.tensor(chosen, dtype=torch.int64).view(-1, experts)[:, :top_k]
+    owners = torch.tensor([part for part, held in enumerate(ranges) for _ in held])
+    sent = plan_dispatch(expert_TK, ranges, "rank")
+    assert int(count_distinct(expert_TK, owners)) == sum(len(part.token_R) for part in sent)
 
 
 @given(st.data())

@@ -8,8 +8,10 @@ from disagmoe.errors import ConfigError
 from disagmoe.model.names import global_shapes
 from disagmoe.model.partition import (
     attention_tensors,
+    end_tensors,
     expert_ranges,
     expert_tensors,
+    layer_tensors,
     model_tensors,
 )
 
@@ -70,6 +72,17 @@ def test_workers_together_hold_every_parameter(groups: int, workers: int, tied: 
     held_twice = int(tied and cfg.layers % groups != 0)  # embedding and head lie apart
     assert sum(len(local.parts) for local in held) == len(parts) + held_twice
     assert parts == global_shapes(cfg)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dense", [0, 2])
+def test_layers_and_ends_are_the_network(tied: bool, dense: int) -> None:
+    cfg = config(tied=tied).model_copy(
+        update={"family": "deepseek", "dense_layers": dense, "dense_width": 6, "shared_width": 3}
+    )
+    apart = [*end_tensors(cfg), *(t for n in range(cfg.layers) for t in layer_tensors(cfg, n))]
+    assert len(apart) == len(model_tensors(cfg))
+    assert set(apart) == set(model_tensors(cfg))
 
 
 def test_tied_matrix_is_held_at_both_ends_when_they_are_apart() -> None:

@@ -1,5 +1,7 @@
 """Opponents by hand, and in the order that their papers have."""
 
+from dataclasses import replace
+
 import pytest
 
 from disagmoe.costs.times import StepTimes
@@ -18,7 +20,7 @@ def step(length=4096, stages=4, micro_batches=64, calibration="h800-paperfit", *
         residual="direct" if stages > 1 else "local",
         **more,
     )
-    times = StepTimes(what)
+    times = StepTimes(replace(what, overlaps=True))  # whole transfers
     return times, opponents(times, micro_batches)
 
 

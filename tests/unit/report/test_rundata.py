@@ -45,3 +45,10 @@ def test_a_damaged_file_is_named(name: str, tmp_path: Path) -> None:
     (path / name).write_text("nonsense\n")
     with pytest.raises(ConfigError, match=rf"{name}.* is not JSON"):
         read_run(path)
+
+
+def test_steps_of_another_version_are_refused(tmp_path: Path) -> None:
+    path = run_dir(tmp_path / "r", steps=0)
+    (path / "metrics.jsonl").write_text('{"step": 0, "loss": 1.0}\n')
+    with pytest.raises(ConfigError, match=r"line 1 has no channel_bytes: another version has"):
+        read_run(path)

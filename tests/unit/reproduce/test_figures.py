@@ -5,16 +5,29 @@ import json
 import pytest
 
 from disagmoe.errors import ConfigError
-from disagmoe.reproduce.ablation import SWITCHES, cases
+from disagmoe.reproduce.ablation import OURS, SWITCHES, WAYS, cases, effects
 from disagmoe.reproduce.figures import division, shares
 from disagmoe.reproduce.figures.overlap import rows_of_5
 from disagmoe.reproduce.models import MODELS
-from disagmoe.reproduce.outcome import outcomes
+from disagmoe.reproduce.outcome import Outcome, outcomes
 from disagmoe.reproduce.report import as_json, as_text
 from disagmoe.reproduce.rivals import rivals
 from disagmoe.reproduce.row import Band, Row
 from disagmoe.reproduce.run import reproduce
-from disagmoe.reproduce.setting import CALIBRATIONS, Setting
+from disagmoe.reproduce.setting import CALIBRATIONS, Setting, Split
+
+SPLIT = Outcome(
+    split=Split(attention=16, experts=16),
+    seconds=2.0,
+    compute=1.0,
+    exposed=0.5,
+    bound=1.9,
+    bound_name="some",
+    roof=1.8,
+    binding="some",
+    fullest=0.5,
+    states=0.2,
+)
 
 
 @pytest.mark.parametrize("calibration", ["h800-paperfit", "h800-paperstep"])
@@ -103,6 +116,31 @@ def test_an_ablation_switches_one_thing_at_a_time():
     found = cases("h800-kernel")
     assert len(found) == 3 * 4 * len(SWITCHES)
     assert len(CALIBRATIONS) == 3
+
+
+def test_rows_per_host_are_shown_for_the_split_and_for_opponents():
+    """With figures of the split made up, as they would take a minute."""
+    calibration = "h800-kernel"
+    made_up = dict.fromkeys(cases(calibration), SPLIT)
+    found = effects(calibration, made_up)
+    systems = {one.system for one in found}
+    assert systems == {OURS, "megatron", "tutel", "comet", "dualpipe", "overlapped"}
+    places = {(one.model, one.length) for one in found}
+    assert len(places) == 3 * 4
+    for system in systems:
+        for way in WAYS.values():
+            shown = {(x.model, x.length) for x in found if (x.system, x.switch) == (system, way)}
+            assert shown == places
+    qwen = [one for one in found if (one.model, one.length) == ("Qwen3-235B", 4096)]
+    speed = {(one.system, one.switch): one.speed for one in qwen}
+    for system in systems - {OURS}:
+        # 8 experts of 128 on 16 workers of 2 hosts: 8 rows, 6.6 or 2
+        expert, worker, host = (speed[system, WAYS[way]] for way in ("none", "rank", "node"))
+        assert host >= worker >= expert == 1
+    assert speed["megatron", WAYS["node"]] > 1.2
+    text = as_text([], found)
+    assert "overlapped, row per host" in text
+    assert "speed of the split over others, rows alike, h800-kernel:" in text
 
 
 def test_an_unknown_experiment_is_refused_with_all_names():

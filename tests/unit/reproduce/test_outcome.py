@@ -50,6 +50,10 @@ def test_the_same_case_is_simulated_once():
     assert list(outcomes(cases, 1)) == cases[:1]
 
 
+def test_no_cases_need_no_processes():
+    assert outcomes([], 2) == {}
+
+
 def test_a_head_and_more_layers_take_longer():
     plain = outcome(Case(setting=at(), split=even(at())))
     headed = outcome(Case(setting=at(head=True), split=even(at())))

@@ -58,6 +58,11 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         "parallel__attention_workers": 2,
         "parallel__expert_workers": 2,
     },
+    "p2 recompute": {
+        "parallel__groups": 2,
+        "parallel__expert_workers": 2,
+        "parallel__recompute": "all",
+    },
     "recompute R2 split": {
         "parallel__recompute": "all",
         "parallel__rings": 2,
@@ -67,6 +72,10 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 ON_EXPERTS: dict[str, dict[str, Any]] = {
     "N2": {"parallel__expert_workers": 2, "parallel__dedupe": "none"},
     "p2 fused N2": {"parallel__groups": 2, "parallel__expert_workers": 2},
+    "p2 recompute": {
+        "parallel__groups": 2,
+        "parallel__recompute": "all",
+    },
     "p2 direct split recompute": {
         "parallel__groups": 2,
         "parallel__residual": "direct",

@@ -1,13 +1,18 @@
 """What is said of memory when it does not suffice."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
 from disagmoe.costs.memory import MemoryUse
 from disagmoe.errors import WorkerError
+from disagmoe.runtime import memory
 from disagmoe.runtime.context import Context
 from disagmoe.runtime.memory import (
     Measured,
+    available_memory_bytes,
     is_out_of_memory,
     measure,
     memory_explained,
@@ -35,6 +40,7 @@ def test_the_table_has_predicted_and_measured_bytes() -> None:
         head=2 * GIB,
         headroom=3 * GIB,
         system=2 * GIB,
+        worst_case=9 * GIB,
     )
     measured = Measured(
         weights=2 * GIB,
@@ -51,7 +57,7 @@ def test_the_table_has_predicted_and_measured_bytes() -> None:
         "gradient sums                           4.0 GiB    4.0 GiB",
         "optimizer                              12.0 GiB   12.0 GiB",
         "activations, messages, temporaries      9.0 GiB   22.0 GiB",
-        "all tokens at one worker                3.0 GiB          -",
+        "more tokens at one worker               3.0 GiB          -",
         "held by torch, not in use                     -    5.0 GiB",
         "device and libraries                    2.0 GiB    1.0 GiB",
         "total                                  32.0 GiB   46.0 GiB",
@@ -75,6 +81,26 @@ def test_what_a_plan_says_of_parameters_is_what_a_worker_holds(precision: str, w
         predicted.optimizer,
     )
     assert measured.peak > 10**7
+
+
+def test_a_device_is_asked_for_what_its_allocator_and_others_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = {"max_memory_allocated": 50, "memory_reserved": 60, "max_memory_reserved": 70}
+    for name, nbytes in told.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, nbytes=nbytes: nbytes * GIB)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (15 * GIB, 79 * GIB))
+    config = tiny.tiny()
+    with tiny.threads(config, [tiny.batch_of(config)]) as run:
+        runtime = next(iter(run.workers.values()))
+        measured = measure(runtime.parameters, runtime.update, torch.device("cuda"))
+    assert (measured.peak, measured.unused, measured.system, measured.capacity) == (
+        50 * GIB,
+        20 * GIB,
+        4 * GIB,
+        79 * GIB,
+    )
+    assert measured.total == 74 * GIB
 
 
 def test_nothing_is_predicted_for_a_precision_without_rates() -> None:
@@ -113,3 +139,23 @@ def test_other_failures_have_no_table() -> None:
 def test_cuda_has_an_error_of_its_own() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert not is_out_of_memory(RuntimeError("other"))
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "expected"),
+    [("max", "5000", 4 * GIB), (f"{3 * GIB}", f"{GIB}", 2 * GIB), (f"{9 * GIB}", "1", 4 * GIB)],
+)
+def test_available_is_what_machine_and_container_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, used: str, expected: int
+) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text(f"MemTotal:  99999999 kB\nMemAvailable:  {4 * GIB // 1024} kB\n")
+    monkeypatch.setattr(memory, "_MEMINFO", meminfo)
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "cgroup")
+    assert available_memory_bytes() == 4 * GIB
+    (tmp_path / "cgroup").mkdir()
+    (tmp_path / "cgroup" / "memory.max").write_text(f"{limit}\n")
+    (tmp_path / "cgroup" / "memory.current").write_text(f"{used}\n")
+    assert available_memory_bytes() == expected
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "none")
+    assert available_memory_bytes() == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

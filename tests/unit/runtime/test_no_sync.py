@@ -3,6 +3,7 @@ operations that would stop the host on CUDA."""
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from disagmoe.config.load import override
+from disagmoe.config.load import load_run_config, override
 from disagmoe.config.resolve import resolve
 from disagmoe.runtime.attention import AttentionSide
 from disagmoe.runtime.experts import ExpertSide
+from disagmoe.runtime.step import WorkerRuntime
 from tests.unit.runtime import tiny
 
+ROOT = Path(__file__).parents[3]
 # torch.cuda.set_sync_debug_mode knows the same ones at run time
 METHODS = {"tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__"}
 OPERATIONS = {
@@ -61,9 +64,11 @@ class NoOperations(TorchDispatchMode):
         masks = name in INDEXING and any(
             index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
         )
-        if (name in OPERATIONS or masks) and not allowed():
+        kwargs = kwargs or {}
+        sized = kwargs.get("output_size") is not None  # then the device need not be asked
+        if (masks or (name in OPERATIONS and not sized)) and not allowed():
             raise SyncError(name)
-        return function(*args, **(kwargs or {}))
+        return function(*args, **kwargs)
 
 
 @pytest.fixture
@@ -97,6 +102,74 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 def test_no_op_stops_the_host(strict: dict[str, int], sets: list[str]) -> None:
     tiny.one_step(resolve(override(tiny.BASE, sets), cuda=False))
     assert {"attn_fwd", "attn_bwd", "experts_fwd", "head"} <= set(strict)
+
+
+@pytest.mark.parametrize(
+    ("name", "sets"),
+    [
+        ("tiny_gpt_oss", []),
+        ("tiny_deepseek_v3", ["parallel.shared_experts=expert", "parallel.groups=2"]),
+    ],
+)
+def test_no_op_of_other_families_stops_the_host(
+    strict: dict[str, int], name: str, sets: list[str]
+) -> None:
+    config = load_run_config(ROOT / "configs" / f"{name}.toml", ["parallel.profile=off", *sets])
+    tiny.one_step(resolve(config, cuda=False))
+    assert {"attn_fwd", "attn_bwd", "experts_fwd", "experts_bwd"} <= set(strict)
+
+
+HOST_MEMORY = {"check_counts", "hear", "decode", "count_valid"}
+"""Functions that read tensors which are in host memory on every device."""
+ENDS = {"all_finite": 2, "squared_norm": 1, "sums": 3, "encode": 1, "_hops": 1}
+"""How often a worker with one segment of parameters reads the device at the end of a step."""
+
+
+def place() -> str:
+    """The nearest function of the package on the way to here."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if "/disagmoe/" in frame.f_code.co_filename and "<" not in frame.f_code.co_name:
+            return str(frame.f_code.co_name)
+        frame = frame.f_back
+    return "?"
+
+
+class Places(TorchFunctionMode):
+    """Counts reads by the functions that make them."""
+
+    def __init__(self, seen: dict[str, int]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(function, "__name__", "") in METHODS:
+            self._seen[place()] = self._seen.get(place(), 0) + 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_whole_step_reads_the_device_at_the_counted_places_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: dict[str, dict[str, int]] = {}
+    run_step = WorkerRuntime.run_step
+
+    def counted(self: WorkerRuntime, step: int) -> Any:
+        with Places(seen.setdefault(self._me, {})):
+            return run_step(self, step)
+
+    monkeypatch.setattr(WorkerRuntime, "run_step", counted)
+    config = resolve(tiny.BASE, cuda=False)
+    tiny.one_step(config)
+    assert set(seen) == {"A0.0", "F0.0"}
+    # whom each token goes to; an expert worker without a grouped GEMM asks, too
+    assert seen["A0.0"]["to_host"] == config.model.layers * config.micro_batches
+    for reads in seen.values():
+        counted = {name: count for name, count in reads.items() if name not in HOST_MEMORY}
+        counted.pop("to_host")
+        assert counted == ENDS
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ def test_no_trace_says_how_to_get_one(tmp_path: Path) -> None:
             "is not the trace",
         ),
     ],
+    ids=["not packed", "cut", "no JSON", "a list", "no run's"],  # packed bytes hold the time
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / TRACE_FILE).write_bytes(content)

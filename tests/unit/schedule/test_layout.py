@@ -157,6 +157,7 @@ def test_what_is_no_worker_is_refused(text):
 @pytest.mark.parametrize("text", ["A0", "A0>F0", "A0F0.act", "A0>F0.fwd", "A0>F0.act.x"])
 def test_what_is_no_channel_is_refused(text):
     with pytest.raises(
-        ScheduleError, match=r"is no channel; expected SOURCE>TARGET\.act or \.grad"
+        ScheduleError,
+        match=r"is no channel; expected SOURCE>TARGET and one of \.act, \.grad, \.fan",
     ):
         Channel.parse(text)

@@ -8,7 +8,7 @@ from disagmoe.schedule.layout import Group, Layout
 from disagmoe.schedule.text import parse_instruction, read_program, read_programs, write_program
 
 TEXT = """\
-disagmoe-sched 2
+disagmoe-sched 4
 group F0
 layers 1
 groups 1
@@ -17,6 +17,7 @@ expert_workers 3
 fused_residual 0
 colocated 0
 rings 1
+workers_per_host 0
 micro_batches 1
 training 1
 reduce_counts 0
@@ -36,7 +37,7 @@ def test_a_program_is_one_line_per_instruction():
     assert program.group == Group.parse("F0")
     layout = Layout(layers=1, attention_workers=2, expert_workers=3)
     assert spec == ProgramSpec(layout=layout, micro_batches=1)
-    assert list(map(str, program.instructions)) == TEXT.splitlines()[14:]
+    assert list(map(str, program.instructions)) == TEXT.splitlines()[15:]
     assert write_program(program, spec) == TEXT
 
 
@@ -68,17 +69,17 @@ def test_the_header_says_which_layout_the_programs_are_for(layout):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("disagmoe-sched 2", "disagmoe-sched 1", "line 1: expected 'disagmoe-sched 2', found"),
+        ("disagmoe-sched 4", "disagmoe-sched 1", "line 1: expected 'disagmoe-sched 4', found"),
         ("layers 1\n", "", "line 3: expected 'layers VALUE', found 'groups 1'"),
         ("layers 1", "layers", "line 3: expected 'layers VALUE', found 'layers'"),
         ("layers 1", "layers one", "line 3: layers must be a number, found 'one'"),
         ("layers 1", "layers \u0663", "line 3: layers must be a number"),
         ("group F0", "group X", "line 2: 'X' is no group"),
-        ("training 1", "training 2", "line 11: training must be 0 or 1, found '2'"),
+        ("training 1", "training 2", "line 12: training must be 0 or 1, found '2'"),
         (
             "reduce_counts 0",
             "reduce_counts 3",
-            "line 12: reduce_counts must be 0, 1 or 2, found '3'",
+            "line 13: reduce_counts must be 0, 1 or 2, found '3'",
         ),
         ("expert_workers 3", "expert_workers 0", "header: 0 expert_workers; use 1 or more"),
         (
@@ -91,11 +92,11 @@ def test_the_header_says_which_layout_the_programs_are_for(layout):
         ("colocated 0", "colocated 1", "header: 2 attention and 3 expert workers cannot be the"),
         ("rings 1", "rings 0", "header: 0 rings; use 1 or more"),
         ("micro_batches 1", "micro_batches 0", "header: 0 micro-batches"),
-        ("\n\n", "\n", "line 14: expected an empty line after the header"),
-        ("experts_fwd L0 m0", "experts_fwd m0", "line 18: experts_fwd needs layer"),
-        ("update", "upgrade", "line 20: unknown instruction 'upgrade'; known: embed, attn_fwd"),
-        ("update", "", "line 20: unknown instruction ''"),
-        ("wait A0>F0.act", "wait A0>F0", "line 17: 'A0>F0' is no channel"),
+        ("\n\n", "\n", "line 15: expected an empty line after the header"),
+        ("experts_fwd L0 m0", "experts_fwd m0", "line 19: experts_fwd needs layer"),
+        ("update", "upgrade", "line 21: unknown instruction 'upgrade'; known: embed, attn_fwd"),
+        ("update", "", "line 21: unknown instruction ''"),
+        ("wait A0>F0.act", "wait A0>F0", "line 18: 'A0>F0' is no channel"),
     ],
 )
 def test_errors_name_the_line(old, new, message):
@@ -104,7 +105,7 @@ def test_errors_name_the_line(old, new, message):
 
 
 def test_an_empty_file_is_refused():
-    with pytest.raises(ScheduleError, match="line 1: expected 'disagmoe-sched 2', found an empty"):
+    with pytest.raises(ScheduleError, match="line 1: expected 'disagmoe-sched 4', found an empty"):
         read_program("")
 
 

@@ -12,6 +12,7 @@ from disagmoe.costs.times import StepTimes
 from disagmoe.schedule.from_config import programs_for
 from disagmoe.schedule.ir import Op, SlotKind
 from disagmoe.simulator.chart import chart_of
+from disagmoe.simulator.hops import near_beside_network
 from disagmoe.simulator.report import as_json, as_text
 from disagmoe.simulator.simulate import simulate
 from tests.unit.costs.public_models import MODELS
@@ -131,3 +132,18 @@ def test_a_chart_has_a_bar_for_each_op_and_transfer():
     for lane in (*chart.workers, *chart.channels):
         bars = sorted((bar for bar in chart.bars if bar.lane == lane), key=lambda bar: bar.start)
         assert all(a.end <= b.start + 1e-9 for a, b in pairwise(bars))
+
+
+def test_the_hop_inside_hosts_goes_on_beside_the_network():
+    """Serially never; with micro-batches in flight for a good part of its time."""
+    two_hops = {"dedupe": "node", "batch": 64}
+    alone = near_beside_network(simulate(small(schedule="serial", **two_hops)).engine)
+    assert alone.busy_s > 0
+    assert alone.share == 0
+    result = simulate(small("parallel.in_flight=8", **two_hops))
+    found = near_beside_network(result.engine)
+    assert found.busy_s == pytest.approx(alone.busy_s)
+    assert found.share > 0.2
+    assert as_json(result)["nvlink"]["beside_network_share"] == found.share
+    assert f"{100 * found.share:.0f} % of it while network cards" in as_text(result)
+    assert near_beside_network(simulate(small()).engine).busy_s == 0

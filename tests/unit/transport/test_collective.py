@@ -54,7 +54,7 @@ def test_one_member_sends_no_message() -> None:
 
 def test_fewer_elements_than_members() -> None:
     members = ("A0.0", "A0.1", "A0.2", "A0.3")
-    mesh = ChannelSpec("mesh", members, members)
+    mesh = ChannelSpec("mesh", members, members, mesh=True)
 
     def case(member: Member) -> float:
         tensors = [torch.tensor(float(members.index(member.me)))]

@@ -1,18 +1,24 @@
 """Versions, statuses and ids; with cupy's own library where it is installed."""
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from disagmoe.errors import TransportError
-from disagmoe.transport.nccl_library import Nccl, check_versions, load_nccl, refuse_environment
+from disagmoe.transport.nccl_library import (
+    Nccl,
+    check_versions,
+    load_nccl,
+    nccl_loaded,
+    refuse_environment,
+    refuse_two,
+)
 from disagmoe.transport.streams import CudaStreams
 
-needs_cupy = pytest.mark.skipif(
-    importlib.util.find_spec("cupy") is None, reason="cupy is not installed (extra gpu)"
-)
+ONE_FILE = Path("/site/nvidia/nccl/lib/libnccl.so.2")
 
 
 class Old:
@@ -78,28 +84,45 @@ def test_statuses_have_a_meaning(error: Exception, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cupy", "nccl", "torch_nccl", "says"),
+    ("cupy", "nccl", "built", "says"),
     [
         ("12.3.0", (2, 27, 5), None, r"cupy 12\.3\.0 is too old; transport nccl needs 13\.0"),
         ("14.2.0", (2, 26, 2), None, r"NCCL 2\.26\.2 is too old; transport nccl needs 2\.27"),
         (
             "14.2.0",
-            (2, 32, 3),
             (2, 27, 5),
-            r"cupy has loaded NCCL 2\.32\.3 and torch 2\.27\.5: packages for CUDA 12 and 13",
+            (2, 28, 9),
+            r"NCCL 2\.27\.5 is loaded, and torch was built with 2\.28\.9: packages for CUDA 12",
         ),
     ],
 )
 def test_versions_that_do_not_serve(
-    cupy: str, nccl: tuple[int, int, int], torch_nccl: tuple[int, ...] | None, says: str
+    cupy: str, nccl: tuple[int, int, int], built: tuple[int, ...] | None, says: str
 ) -> None:
     with pytest.raises(TransportError, match=says):
-        check_versions(cupy, nccl, torch_nccl)
+        check_versions(cupy, nccl, built)
 
 
 def test_versions_that_serve() -> None:
     check_versions("13.6.0", (2, 27, 3), None)
     check_versions("14.2.0", (2, 32, 3), (2, 32, 3))
+    check_versions("14.2.0", (2, 32, 3), (2, 27, 5))  # torch tells what it was built with
+
+
+def test_a_loaded_library_is_read_from_the_map_of_a_process() -> None:
+    maps = (
+        f"7f00-7f01 r--p 00000000 08:01 12 {ONE_FILE}\n"
+        f"7f01-7f02 r-xp 00001000 08:01 12 {ONE_FILE}\n"
+        "7f03-7f04 r--p 00000000 08:01 13 /lib/libc.so.6\n"
+    )
+    assert nccl_loaded(maps) == [ONE_FILE]
+
+
+def test_two_libraries_in_a_process_are_refused() -> None:
+    refuse_two([ONE_FILE])
+    other = Path("/usr/lib/libnccl.so.2.21")
+    with pytest.raises(TransportError, match=f"two NCCL libraries are in this process: {ONE_FILE}"):
+        refuse_two([ONE_FILE, other])
 
 
 def test_communicators_must_block() -> None:
@@ -120,7 +143,7 @@ def test_a_missing_cupy_is_named() -> None:
         load_nccl()
 
 
-@needs_cupy
+@pytest.mark.cupy
 def test_the_real_library_makes_ids_without_a_device() -> None:
     nccl = load_nccl()
     first, second = nccl.unique_id(), nccl.unique_id()
@@ -130,7 +153,7 @@ def test_the_real_library_makes_ids_without_a_device() -> None:
     assert nccl.dtype(torch.bfloat16) == 9
 
 
-@needs_cupy
+@pytest.mark.cupy
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_the_real_library_says_why_it_cannot_join() -> None:
     nccl = load_nccl()

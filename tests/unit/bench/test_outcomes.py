@@ -1,11 +1,11 @@
-"""Whether a run has said what a fault was."""
+"""Whether a run has said what a fault was, and what is wrong with a drill."""
 
 from typing import Any
 
 import pytest
 
 from disagmoe.actors.injector import Injection
-from disagmoe.bench.faults import Drill, Outcome, is_blamed
+from disagmoe.bench.outcomes import HEADER, Drill, Outcome, is_blamed, judged, line_of, missed
 
 
 def fault(**changes: Any) -> Injection:
@@ -21,6 +21,7 @@ def outcome(**changes: Any) -> Outcome:
         "steps_lost": 1,
         "recovered": True,
         "message": "",
+        "checkpoint": 3,
     }
     return Outcome(**{**given, **changes})
 
@@ -66,3 +67,31 @@ def test_what_is_wrong_with_a_drill(
     assert (found.hangs, found.recovered, found.good) == (hangs, recovered, good)
     told = found.to_dict()
     assert (told["faults"], told["leaks"]) == (len(outcomes) + 1, len(leaks))
+
+
+@pytest.mark.parametrize(
+    ("changes", "disturbed", "equal"),
+    [
+        ({}, {3: {"a": "1"}, 6: {"a": "3"}}, True),
+        ({"checkpoint": 6}, {3: {"a": "1"}, 6: {"a": "3"}}, False),
+        ({}, {6: {"a": "2"}}, False),
+        ({"checkpoint": 9}, {9: {"a": "2"}}, False),
+        ({"checkpoint": None}, {3: {"a": "1"}}, False),
+    ],
+    ids=["equal", "other bits", "not saved", "nothing to compare with", "missed"],
+)
+def test_the_state_after_a_fault_is_that_of_the_first_checkpoint_after_it(
+    changes: dict[str, Any], disturbed: dict[int, dict[str, str]], equal: bool
+) -> None:
+    undisturbed = {3: {"a": "1"}, 6: {"a": "2"}}
+    assert judged(outcome(**changes), undisturbed, disturbed).state_equal is equal
+
+
+def test_the_table() -> None:
+    found = [outcome(state_equal=True, message="A0.0 died"), missed(fault(kind="full disk"))]
+    assert [HEADER, *map(line_of, found)] == [
+        "  # fault      worker phase      step  detected  resumed  lost  state  what the run said "
+        "of it",
+        "  4 kill       A0.0   forward       2     1.0 s    2.0 s     1  equal  A0.0 died",
+        "  4 full disk  A0.0   forward       2         -        -     0  other  not noticed",
+    ]
