@@ -49,8 +49,10 @@ class Request:
     sequences: Sequence[int]
     """Sequences of a micro-batch, each of which the ops of every run are measured with."""
     nic_bytes_per_s: float = 0.0
-    """Of a worker's network card; 0 for as fast as workers of this machine reach each other, since
+    """Of a worker's network card; 0 for as fast as the workers at `ends` reach each other, since
     one machine alone cannot know it."""
+    ends: tuple[End, End] | None = None
+    """Where two workers would be; on this machine, over loopback, if not given."""
 
 
 def calibrate(request: Request, say: Say) -> MeasuredMachine:
@@ -89,6 +91,8 @@ def _calibrate(request: Request, say: Say) -> MeasuredMachine:
     for precision, seen in kernels.items():
         say(f"{precision}: {seen.peak_flops / GB:.0f} GFLOP/s in products")
         alone = _calibration(hardware.name, seen, link, works, float(system))
+        if not request.nic_bytes_per_s:  # the link that was measured is the network card
+            alone = replace(alone, burst_bytes=link.burst_bytes)
         runs = [override(one, [f"train.precision={precision}"]) for one in request.configs]
         samples = [sample_ops(run, size, device) for run in runs for size in request.sequences]
         machine = Machine(hardware=hardware, calibration=alone, precision=precision)
