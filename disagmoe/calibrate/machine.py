@@ -77,7 +77,7 @@ def _calibrate(request: Request, say: Say) -> MeasuredMachine:
     kernels = {
         name: measure_kernels(sizes, TYPES[name], device, memory) for name in request.precisions
     }
-    ends = _ends_within()
+    ends = request.ends or _ends_within()
     link, what = _link_within(device, ends)
     say(f"{what}: {link.bytes_per_s / GB:.2f} GB/s, {link.latency_s * 1e6:.0f} us")
     works = MessageWorks(send=NO_WORK, receive=NO_WORK)
