@@ -23,8 +23,8 @@ def test_a_rate_that_is_enforced_leaves_a_burst(burst):
 @pytest.mark.gloo
 def test_loopback_has_a_rate_and_a_latency():
     end = End(address="127.0.0.1")
-    found = measure_link(end, end, large_bytes=MIB, small_turns=5)
-    assert 0 < found.latency_s < MIB / found.bytes_per_s < 5
+    found = measure_link(end, end, large_bytes=32 * MIB, small_turns=20)
+    assert 0 < found.latency_s < 32 * MIB / found.bytes_per_s < 5
 
 
 @pytest.mark.gloo
