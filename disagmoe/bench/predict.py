@@ -13,7 +13,7 @@ from pathlib import Path
 
 from disagmoe.bench.measured import cost_settings, size_setting
 from disagmoe.bench.overlap import HOSTS, Say, Stage, config_of, hosts_up, rigs_of
-from disagmoe.bench.predict_machine import hosts_machine, last_host_pace, with_ops
+from disagmoe.bench.predict_machine import LINK_MBIT, hosts_machine, last_host_pace, with_ops
 from disagmoe.bench.rounds import take_turns
 from disagmoe.bench.sample import Sample
 from disagmoe.bench.scenarios import AF_PIPE, HEADLINE, SCENARIOS, UNEQUAL, Scenario, System
@@ -21,7 +21,7 @@ from disagmoe.bench.text import prepare_text
 from disagmoe.bench.tuned import DEEP
 from disagmoe.config.load import load_run_config, override
 from disagmoe.config.run import RunConfig
-from disagmoe.costs.measured import MeasuredMachine, write_machine
+from disagmoe.costs.measured import write_machine
 from disagmoe.costs.memory import memory_use
 from disagmoe.costs.scenario import scenario_of
 from disagmoe.costs.times import StepTimes
@@ -29,7 +29,7 @@ from disagmoe.schedule.compile import Compiled
 from disagmoe.schedule.from_config import programs_for
 from disagmoe.simulator.invariants import compute_work
 from disagmoe.simulator.simulate import simulate_compiled
-from disagmoe.units import MBIT, format_bytes
+from disagmoe.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ def predict(
                 file = place / "machine.json"
                 # a virtual machine has its faster and its slower minutes
                 write_machine(file, with_ops(machine, one.scenario, bases[one.name], stage))
-                base = override(bases[one.name], _hardware(one, file, machine))
+                base = override(bases[one.name], _hardware(one, file))
                 pace = last_host_pace(one.scenario, nodes)
                 predictions = [_predict(each, one, base, pace) for each in one.scenario.systems]
                 for case in _measure(one, base, predictions, stage, rounds):
@@ -158,13 +158,12 @@ def _base(one: Conditions, configs: Path, data: str) -> RunConfig:
     return load_run_config(file, [f'data.paths=["{data}"]', *one.scenario.settings])
 
 
-def _hardware(one: Conditions, file: Path, machine: MeasuredMachine) -> list[str]:
+def _hardware(one: Conditions, file: Path) -> list[str]:
     """Settings of the simulation that all systems share."""
-    speed = one.rate_mbit * MBIT / machine.hardware.nic_bytes_per_s
     return [
         f'hardware.attention_machine="{file}"',
         "hardware.workers_per_node=1",
-        f"hardware.nic_speed={speed!r}",
+        f"hardware.nic_speed={one.rate_mbit / LINK_MBIT!r}",
     ]
 
 

@@ -17,7 +17,6 @@ from disagmoe.bench.overlap import HOSTS, Say, Stage, config_of
 from disagmoe.bench.pace import slowdown
 from disagmoe.bench.raynodes import Node
 from disagmoe.bench.scenarios import EP_1F1B, Scenario
-from disagmoe.calibrate.links import measure_link, measure_messages
 from disagmoe.calibrate.machine import Request, calibrate
 from disagmoe.calibrate.ops import OpSample, fit_ops
 from disagmoe.calibrate.pair import End
@@ -25,12 +24,9 @@ from disagmoe.config.run import RunConfig
 from disagmoe.costs.calibration import Calibration
 from disagmoe.costs.hardware import Precision
 from disagmoe.costs.measured import MeasuredMachine
-from disagmoe.units import KIB, MBIT, MIB
 
 LINK_MBIT = 200.0
 """The rate at which links and ops are measured; no case has it."""
-_LARGE = 4 * MIB
-_TURNS = 20
 _PRECISION: Precision = "bf16"
 _SEQUENCES = (1, 2, 4)
 """Sequences of a micro-batch with which ops are measured in one process."""
@@ -40,44 +36,28 @@ _MICRO_BATCHES, _STEPS = 4, 3
 def hosts_machine(
     network: HostNetwork, nodes: Sequence[Node], bases: Sequence[RunConfig], say: Say
 ) -> MeasuredMachine:
-    """Calibrate this machine with the models of `bases`, and measure the link between its hosts.
+    """Calibrate this machine with the models of `bases`, and the link between its hosts.
 
     Raises:
         WorkerError, TransportError: a measurement fails.
     """
+    network.limit(LINK_MBIT)
+    first, second = (
+        End(address=node.host.address, core=node.core, enter=partial(inside, node.host))
+        for node in nodes
+    )
     machine = calibrate(
         Request(
             device=torch.device("cpu"),
             precisions=(_PRECISION,),
             configs=list({base.name: base for base in bases}.values()),
             sequences=_SEQUENCES,
+            ends=(first, second),
         ),
         say,
     )
-    network.limit(LINK_MBIT)
-    first, second = (
-        End(address=node.host.address, core=node.core, enter=partial(inside, node.host))
-        for node in nodes
-    )
-    link = measure_link(first, second, large_bytes=_LARGE, small_turns=_TURNS)
-    works = measure_messages(first, second, link)
-    say(
-        f"link at {LINK_MBIT:.0f} Mbit/s: {link.bytes_per_s / MBIT:.0f} Mbit/s, "
-        f"{link.latency_s * 1e3:.2f} ms, bursts of {link.burst_bytes / KIB:.0f} KiB; {works.text}"
-    )
-    hardware = replace(machine.hardware, nic_bytes_per_s=LINK_MBIT * MBIT)
-    calibrations = {
-        name: replace(
-            one,
-            nic_share=link.bytes_per_s / hardware.nic_bytes_per_s,
-            latency_s=link.latency_s,
-            burst_bytes=link.burst_bytes,
-            send_work=works.send,
-            receive_work=works.receive,
-        )
-        for name, one in machine.calibrations.items()
-    }
-    return MeasuredMachine(hardware=hardware, calibrations=calibrations)
+    network.limit(None)
+    return machine
 
 
 def with_ops(

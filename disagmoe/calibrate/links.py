@@ -24,6 +24,8 @@ _SIZES = (64 * KIB, 256 * KIB, MIB)
 _ROUNDS = 7
 _ROUND_S = 0.3
 _LEAST_MESSAGES = 4
+_LEAST_MESSAGE_S = 2e-3
+"""About what a message takes beside compute, however fast the link."""
 _UNDER_WAY = 2
 """Messages that are received at once, as by workers."""
 
@@ -41,12 +43,12 @@ class LinkRate:
 
     @classmethod
     def of(cls, small_s: float, seconds: Mapping[int, float]) -> Self:
-        """From seconds of a small message, and of two larger ones by their sizes. What they take
-        less than at the rate between them was for nothing."""
+        """From seconds of a small message, and of two larger ones by their sizes; what the smaller
+        of those takes less than at the rate of the larger one was for nothing."""
         (middle, middle_s), (large, large_s) = sorted(seconds.items())
-        rate = (large - middle) / (large_s - middle_s)
-        burst_bytes = max(0.0, middle - (middle_s - small_s) * rate)
-        return cls(bytes_per_s=rate, latency_s=small_s, burst_bytes=burst_bytes)
+        rate = large / large_s
+        free = middle - max(0.0, middle_s - small_s) * rate
+        return cls(bytes_per_s=rate, latency_s=small_s, burst_bytes=max(0.0, free))
 
 
 def measure_link(
@@ -107,7 +109,10 @@ def measure_messages(
         TransportError: an end does not come, or fails.
     """
     counts = {
-        size: max(_LEAST_MESSAGES, round(_ROUND_S / (size / link.bytes_per_s + link.latency_s)))
+        size: max(
+            _LEAST_MESSAGES,
+            round(_ROUND_S / max(_LEAST_MESSAGE_S, size / link.bytes_per_s + link.latency_s)),
+        )
         for size in _SIZES
     }
     task = partial(_losses, counts=counts, rounds=rounds)

@@ -49,8 +49,10 @@ class Request:
     sequences: Sequence[int]
     """Sequences of a micro-batch, each of which the ops of every run are measured with."""
     nic_bytes_per_s: float = 0.0
-    """Of a worker's network card; 0 for as fast as workers of this machine reach each other, since
+    """Of a worker's network card; 0 for as fast as the workers at `ends` reach each other, since
     one machine alone cannot know it."""
+    ends: tuple[End, End] | None = None
+    """Where two workers would be; on this machine, over loopback, if not given."""
 
 
 def calibrate(request: Request, say: Say) -> MeasuredMachine:
@@ -75,7 +77,7 @@ def _calibrate(request: Request, say: Say) -> MeasuredMachine:
     kernels = {
         name: measure_kernels(sizes, TYPES[name], device, memory) for name in request.precisions
     }
-    ends = _ends_within()
+    ends = request.ends or _ends_within()
     link, what = _link_within(device, ends)
     say(f"{what}: {link.bytes_per_s / GB:.2f} GB/s, {link.latency_s * 1e6:.0f} us")
     works = MessageWorks(send=NO_WORK, receive=NO_WORK)
@@ -89,6 +91,8 @@ def _calibrate(request: Request, say: Say) -> MeasuredMachine:
     for precision, seen in kernels.items():
         say(f"{precision}: {seen.peak_flops / GB:.0f} GFLOP/s in products")
         alone = _calibration(hardware.name, seen, link, works, float(system))
+        if not request.nic_bytes_per_s:  # the link that was measured is the network card
+            alone = replace(alone, burst_bytes=link.burst_bytes)
         runs = [override(one, [f"train.precision={precision}"]) for one in request.configs]
         samples = [sample_ops(run, size, device) for run in runs for size in request.sequences]
         machine = Machine(hardware=hardware, calibration=alone, precision=precision)

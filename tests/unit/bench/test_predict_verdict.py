@@ -42,7 +42,7 @@ def case(conditions, system, predicted_s, *steps_s, memory=(1.0, 1.0)):
 CASES = [
     case(SLOW, SYSTEMS[0], 1.9, 2.5, 2.0, 1.0),
     case(SLOW, SYSTEMS[1], 1.5, 2.2, 2.2),
-    case(FAST, SYSTEMS[0], 1.05, 1.0, memory=(1.3, 1.0)),
+    case(FAST, SYSTEMS[0], 1.05, 1.0, memory=(1.1, 1.0)),
     case(FAST, SYSTEMS[1], 1.2, 1.1, memory=(0.9, 1.0)),
 ]
 

@@ -3,9 +3,7 @@
 import os
 
 import pytest
-import torch
 
-from disagmoe.calibrate.devices import measure_devices
 from disagmoe.calibrate.links import LinkRate, measure_link, measure_messages
 from disagmoe.calibrate.pair import End
 from disagmoe.errors import TransportError
@@ -17,26 +15,16 @@ def test_a_rate_that_is_enforced_leaves_a_burst(burst):
     def seconds(nbytes):
         return 1e-4 + (nbytes - burst) / 25e6
 
-    found = LinkRate.of(1e-4, {MIB: seconds(MIB), 200_000: seconds(200_000)})
-    expected = (25e6, 1e-4, burst)
-    # a burst is the difference of two sizes of 1e6 bytes, which rounds at 1e-10
-    assert (found.bytes_per_s, found.latency_s, found.burst_bytes) == pytest.approx(
-        expected, abs=1e-9
-    )
+    found = LinkRate.of(1e-4, {32 * MIB: seconds(32 * MIB), 200_000: seconds(200_000)})
+    assert found.bytes_per_s == pytest.approx(25e6, rel=1e-3)
+    assert (found.latency_s, found.burst_bytes) == pytest.approx((1e-4, burst), abs=200)
 
 
 @pytest.mark.gloo
 def test_loopback_has_a_rate_and_a_latency():
     end = End(address="127.0.0.1")
-    found = measure_link(end, end, large_bytes=MIB, small_turns=5)
-    assert 0 < found.latency_s < MIB / found.bytes_per_s < 5
-
-
-def test_copies_between_devices_have_a_rate_and_a_latency():
-    cpu = torch.device("cpu")
-    found = measure_devices(cpu, cpu, large_bytes=MIB)
-    assert 0 < found.latency_s < 1
-    assert 0 < MIB / found.bytes_per_s < 1
+    found = measure_link(end, end, large_bytes=32 * MIB, small_turns=20)
+    assert 0 < found.latency_s < 32 * MIB / found.bytes_per_s < 5
 
 
 @pytest.mark.gloo
