@@ -36,7 +36,8 @@ def test_too_few_nodes_with_what_each_has_and_what_to_do() -> None:
         "  10.0.0.2 (node 22222222), 10.0.0.3 (node 33333333): CPU 4, expert_node 1; takes "
         "experts\n"
         "the nearest config that fits has parallel.expert_workers = 2; or start 1 more node with "
-        "`ray start --address HEAD:6379 --resources '{\"expert_node\": 1}'`"
+        "`ray start --address HEAD:6379 --resources '{\"expert_node\": 1}'`; if they have yet to "
+        "join, wait for them: --set cluster.wait_s=600"
     )
 
 

@@ -92,7 +92,8 @@ def test_nodes_for_colocated_workers_do_alone() -> None:
             "this cluster cannot hold the run: it has 1 of 1 nodes for attention and 0 of 1 nodes "
             "for experts. Asked, one node each:",
             "start 1 more node with `ray start --address HEAD:6379 --resources "
-            "'{\"expert_node\": 1}'`",
+            "'{\"expert_node\": 1}'`; if they have yet to join, "
+            "wait for them: --set cluster.wait_s=600",
         ),
     ],
 )
