@@ -54,7 +54,8 @@ RATES_MBIT: Mapping[str, tuple[float, ...]] = {
 """About those that `bench overlap` comes to, and a fast one. Fixed, so that they are known before
 anything is measured."""
 _QUICK_RATES_MBIT: Mapping[str, tuple[float, ...]] = {HEADLINE: (64.0, 1000.0), UNEQUAL: (311.0,)}
-_QUICK_BATCH = 14
+_QUICK_BATCH = 12
+"""A multiple of all sizes of micro-batches: simulations take every one to be whole."""
 
 
 def conditions(*, quick: bool) -> list[Conditions]:
