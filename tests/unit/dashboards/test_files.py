@@ -40,6 +40,7 @@ def test_changes_are_written_and_nothing_else(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=f"no {tmp_path}/none; name the folder .* --folder"):
         folder(tmp_path / "none")
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "venv"))  # nothing is installed there
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"no dashboards and no .*share/disagmoe"):
         folder(None)
