@@ -90,11 +90,11 @@ class StepResult:
     """What all workers sent between attention and experts, by hop: `inter`, across the network; and
     `intra`, inside hosts, where rows go in two hops."""
     expert_load: tuple[float, ...]
-    """Per layer: choices that fell on the busiest expert, over the mean."""
+    """Per layer that has experts: choices that fell on the busiest expert, over the mean."""
     expert_variation: tuple[float, ...]
-    """Per layer: coefficient of variation of the choices over experts."""
+    """Of the same layers: coefficient of variation of the choices over experts."""
     dead_experts: tuple[int, ...]
-    """Per layer: experts without a choice."""
+    """Of the same layers: experts without a choice."""
     peak_memory_bytes: dict[str, int]
     """Largest memory of each worker so far."""
 

@@ -108,7 +108,7 @@ class RunMetrics:
                 (catalogue.EXPERT_VARIATION, figures.expert_variation),
                 (catalogue.DEAD_EXPERTS, figures.dead_experts),
             ):
-                for layer, value in enumerate(values):
+                for layer, value in enumerate(values, self._config.model.dense_layers):
                     # with zeros in front text sorts as numbers do
                     board.set(metric, value, layer=f"{layer:0{self._digits}d}")
 

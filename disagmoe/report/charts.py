@@ -100,9 +100,15 @@ def _legend(names: Sequence[str]) -> str:
 
 
 def heatmap(
-    title: str, rows: Sequence[Points], show: Callable[[float], str], *, width: int = 940
+    title: str,
+    rows: Sequence[Points],
+    show: Callable[[float], str],
+    *,
+    first_layer: int = 0,
+    width: int = 940,
 ) -> str:
-    """Draw a row of colours per layer over steps; darker is larger, `1` is the lightest."""
+    """Draw a row of colours per layer over steps, from `first_layer` on; darker is larger, `1` is
+    the lightest."""
     most = 160
     thin = [thinned(_finite(row), most) for row in rows]
     if not any(thin):
@@ -123,12 +129,12 @@ def heatmap(
                 f'<rect class="cell" x="{_LEFT + place * wide:.1f}" y="{y:.1f}" '
                 f'width="{wide + 0.3:.1f}" height="{cell - 0.5:.1f}" '
                 f'fill-opacity="{0.06 + 0.94 * strength:.2f}">'
-                f"<title>layer {number}, step {round(x)}: {escape(show(value))}</title></rect>"
+                f"<title>layer {first_layer + number}, step {round(x)}: {escape(show(value))}</title></rect>"
             )
         if cell >= 9 or number % math.ceil(12 / cell) == 0:
             parts.append(
                 f'<text class="tick" x="{_LEFT - 6}" y="{y + cell / 2 + 3.5:.1f}" '
-                f'text-anchor="end">{number}</text>'
+                f'text-anchor="end">{first_layer + number}</text>'
             )
     for value in ticks(first, last, 10):
         if value == int(value):

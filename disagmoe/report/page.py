@@ -116,7 +116,12 @@ def _experts(run: RunData) -> str:
         [(step["step"] + 1, step["expert_load"][layer]) for step in run.steps]
         for layer in range(layers)
     ]
-    shown = heatmap("Busiest expert over the mean, by layer and step", rows, lambda v: f"{v:.2f}")
+    shown = heatmap(
+        "Busiest expert over the mean, by layer and step",
+        rows,
+        lambda v: f"{v:.2f}",
+        first_layer=run.config.model.dense_layers,
+    )
     if not run.steps:
         return shown
     last = run.steps[-1]

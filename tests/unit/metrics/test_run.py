@@ -106,3 +106,17 @@ def test_steps_checkpoints_and_restarts_are_counted() -> None:
         'expert_load_max_over_mean{group="0",layer="5",rank="0",ring="0",role="driver"}': 2,
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def test_layers_keep_their_numbers_where_the_first_ones_are_dense() -> None:
+    config = load_run_config(TINY.with_name("tiny_deepseek_v3.toml"), ())
+    metrics = RunMetrics(config, [], lambda: 10.0)
+    metrics.step(figures(0, config.model.moe_layers))
+    named = {
+        series.labels["layer"]
+        for family in metrics.board.registry.collect()
+        for series in family.samples
+        if "layer" in series.labels
+    }
+    assert config.model.dense_layers == 1
+    assert named == {str(layer) for layer in range(1, config.model.layers)}
