@@ -121,6 +121,7 @@ def heatmap(
     x_scale = Scale(first, max(last, first + 1), _LEFT, width - _RIGHT)
     parts = [_steps_label(height - 8)]
     for number, row in enumerate(thin):
+        layer = first_layer + number
         y = _TOP + number * cell
         wide = (width - _RIGHT - _LEFT) / len(row)
         for place, (x, value) in enumerate(row):
@@ -129,12 +130,12 @@ def heatmap(
                 f'<rect class="cell" x="{_LEFT + place * wide:.1f}" y="{y:.1f}" '
                 f'width="{wide + 0.3:.1f}" height="{cell - 0.5:.1f}" '
                 f'fill-opacity="{0.06 + 0.94 * strength:.2f}">'
-                f"<title>layer {first_layer + number}, step {round(x)}: {escape(show(value))}</title></rect>"
+                f"<title>layer {layer}, step {round(x)}: {escape(show(value))}</title></rect>"
             )
         if cell >= 9 or number % math.ceil(12 / cell) == 0:
             parts.append(
                 f'<text class="tick" x="{_LEFT - 6}" y="{y + cell / 2 + 3.5:.1f}" '
-                f'text-anchor="end">{first_layer + number}</text>'
+                f'text-anchor="end">{layer}</text>'
             )
     for value in ticks(first, last, 10):
         if value == int(value):

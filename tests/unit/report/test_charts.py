@@ -15,4 +15,4 @@ def test_rows_of_a_heatmap_are_numbered_from_the_first_layer() -> None:
         "layer 4, step 1: 3.0",
         "layer 4, step 2: 1.5",
     ]
-    assert re.findall('text-anchor="end">(.*?)<', text) == ["3", "4"]
+    assert re.findall('text-anchor="end">(.*?)<', text)[1:] == ["3", "4"]
