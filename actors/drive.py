@@ -98,6 +98,8 @@ class Drive:
         self._profiled = config.parallel.profiled_steps(first_step)
         self._deadlines = Deadlines.of(config, first_step)
         self._pending: deque[_Pending] = deque()
+        self._failures: list[WorkerFailure] = []
+        """Those that are told once all that was done before them is."""
         self._profile: list[Traces] = []
         self._since_s = now()
         self._heartbeats = Heartbeats(crew, config.cluster.heartbeat_timeout_s, now)
@@ -221,7 +223,7 @@ class Drive:
         """Wait until all workers have answered the oldest call; return answers and duration."""
         call, outcomes = self._pending[0].call, self._pending[0].outcomes
         limit_s = self._deadlines.limit_s(call)
-        while missing := [name for name in self._crew.workers if name not in outcomes]:
+        while missing := self._missing():
             left_s = self._since_s + limit_s - self._now()
             if left_s <= 0:
                 late = self._inquest.missed_deadline(self._crew, call, missing, limit_s)
@@ -231,6 +233,10 @@ class Drive:
         now_s = self._now()
         elapsed_s, self._since_s = now_s - self._since_s, now_s
         return {name: outcomes[name] for name in self._crew.workers}, elapsed_s
+
+    def _missing(self) -> list[str]:
+        """Workers that have not answered the oldest call."""
+        return [name for name in self._crew.workers if name not in self._pending[0].outcomes]
 
     def _saves_left_s(self) -> float:
         """Time until the oldest save is late. Raises _CrewFailedError once it is."""
@@ -244,7 +250,12 @@ class Drive:
         return save.left_s
 
     def _receive(self, timeout_s: float) -> None:
-        failures = []
+        """Take what has come. A failure that comes together with the last answer to the oldest call
+        waits for the next time: that step is done, and the failure is one of a later step.
+        """
+        failures, self._failures = self._failures, []
+        if failures:
+            raise _CrewFailedError(self._inquest.failed(self._crew, failures))
         for reply in self._crew.poll(min(timeout_s, EVERY_S)):
             if isinstance(reply.outcome, WorkerFailure):
                 failures.append(reply.outcome)
@@ -256,6 +267,9 @@ class Drive:
             for pending in self._pending:
                 if pending.call == reply.call:
                     pending.outcomes[reply.worker] = reply.outcome
+        if failures and self._pending and not self._missing():
+            self._failures = failures
+            return
         if failures:
             raise _CrewFailedError(self._inquest.failed(self._crew, failures))
         if silent := self._heartbeats.beat():

@@ -258,6 +258,29 @@ def test_a_death_that_arrives_with_what_follows_from_it_is_the_cause() -> None:
     )
 
 
+def test_a_step_that_is_done_counts_though_a_failure_comes_with_its_last_answer() -> None:
+    """The same error at the same step is told by the steps that were done before it."""
+    clock = FakeClock()
+
+    def answer(call: Call, worker: str) -> Outcome | None:
+        return None if call.kind == "step" else good_outcome(call, worker)
+
+    crew = FakeCrew(clock, answer)
+    first, second = Call("step", 0), Call("step", 1)
+    done = [Reply(first, name, step_report(first.step)) for name in ("A0.0", "F0.0")]
+    together = [done[0], Reply(second, "A0.0", failure("A0.0", "raised")), done[1]]
+    earlier, polls = crew.poll, iter([together])
+
+    def poll(timeout_s: float) -> list[Reply]:
+        return earlier(timeout_s) or next(polls, [])
+
+    crew.poll = poll
+    *_, step, ended = run(crew, clock)
+    assert isinstance(step, StepResult)
+    assert step.step == 0
+    assert ended == RunEnded(status="failed", failures=(failure("A0.0", "raised"),))
+
+
 @pytest.mark.parametrize(
     ("call", "limit_s", "name"),
     [
