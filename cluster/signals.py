@@ -15,25 +15,36 @@ def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
+class Termination:
+    """Whether SIGTERM has come."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def look(self) -> None:
+        """Raise SystemExit(143) if it has: a library may have swallowed the first one, which comes
+        wherever the process happens to be."""
+        if self.came:
+            raise SystemExit(TERMINATED)
+
+
 @contextmanager
-def sigterm_raises() -> Iterator[None]:
+def sigterm_raises() -> Iterator[Termination]:
     """Make SIGTERM raise SystemExit(143) inside the block, unless somebody handles it already."""
+    termination = Termination()
     if not _in_main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
+        yield termination
         return
 
-    came = False
-
     def terminate(_: int, __: FrameType | None) -> None:
-        nonlocal came
-        came = True
-        raise SystemExit(TERMINATED)
+        termination.came = True
+        termination.look()
 
     signal.signal(signal.SIGTERM, terminate)
     try:
-        yield
+        yield termination
     except SystemExit as error:
-        if came and error.code != TERMINATED:  # Ray raises one of its own for it
+        if termination.came and error.code != TERMINATED:  # Ray raises one of its own for it
             raise SystemExit(TERMINATED) from error
         raise
     finally:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,7 +36,7 @@ from disagmoe.checkpoint.find import run_folder
 from disagmoe.cluster.join import Target, choose, joined
 from disagmoe.cluster.processes import PeakMemory
 from disagmoe.cluster.session import run_session
-from disagmoe.cluster.signals import deferred, sigterm_raises
+from disagmoe.cluster.signals import Termination, deferred, sigterm_raises
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import PlacementError, WorkerError
 from disagmoe.metrics.peaks import mfu
@@ -114,9 +114,9 @@ class Trainer:
         if start.point is not None:
             tally.before, tally.checkpoint = start.point.done, start.point.place
         raised: BaseException | None = None
-        with sigterm_raises(), PeakMemory(os.getpid()) as memory:
+        with sigterm_raises() as termination, PeakMemory(os.getpid()) as memory:
             try:
-                self._train(start, run_dir, tally)
+                self._train(start, run_dir, tally, termination)
             except BaseException as error:  # noqa: BLE001 - raised again once the result is written
                 raised = error
         status, first_error = outcome(tally, raised)
@@ -176,7 +176,9 @@ class Trainer:
             return RunDir(self.run_dir, start.config)
         return RunDir.reopen(self.run_dir, start.config, start.point.step if start.point else 0)
 
-    def _train(self, start: _Start, run_dir: RunDir, tally: Tally) -> None:
+    def _train(
+        self, start: _Start, run_dir: RunDir, tally: Tally, termination: Termination
+    ) -> None:
         for callback in self._callbacks:
             callback.on_begin(start.config, run_dir.path)
         name = run_id(run_dir.path)
@@ -200,7 +202,7 @@ class Trainer:
             sinks(start.config, run_dir.path, session.host) as watched,
         ):
             try:
-                self._follow(watched(session.events()), tally, run_dir)
+                self._follow(_until(termination, watched(session.events())), tally, run_dir)
             except (KeyboardInterrupt, SystemExit):
                 # a signal to the whole process group may have ended the driver as well
                 with suppress(WorkerError):
@@ -232,6 +234,12 @@ class Trainer:
                     pass
             for callback in self._callbacks:
                 _tell(callback, event)
+
+
+def _until(termination: Termination, events: Iterable[Event]) -> Iterator[Event]:
+    for event in events:
+        termination.look()
+        yield event
 
 
 def _tell(callback: Callback, event: Event) -> None:

@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from types import FrameType
 
 import pytest
@@ -38,6 +39,15 @@ def test_the_exit_code_survives_a_library_that_exits_for_it() -> None:
     with pytest.raises(SystemExit) as raised, sigterm_raises():
         sys.exit(1)
     assert raised.value.code == 1
+
+
+def test_a_sigterm_that_a_library_has_swallowed_is_found() -> None:
+    with pytest.raises(SystemExit) as raised, sigterm_raises() as termination:
+        termination.look()
+        with suppress(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        termination.look()
+    assert raised.value.code == 143
 
 
 def test_a_handler_of_the_users_stays() -> None:
