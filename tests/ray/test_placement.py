@@ -97,7 +97,7 @@ def test_runs_at_once_have_nodes_of_their_own_and_leave_nothing(
     orphans = [run.pid_of(worker) for run in (first, second) for worker in ("A0.0", "F0.0")]
     patient = ("--set", "parallel.expert_workers=3", "--set", "cluster.wait_s=120")
     third = on_cluster("third", *patient, "--set", "train.steps=3")
-    third.wait_for(r"waiting for them for at most 120 s \(cluster.wait_s\)")
+    third.wait_for(r"waiting for nodes for at most 120 s \(cluster.wait_s\)")
     driver_of(tmp_path / "first").kill()
     os.killpg(second.process.pid, signal.SIGKILL)  # nobody is left to clean up
     assert first.finish() == 1
