@@ -1,19 +1,18 @@
 """How much memory a step takes with a large vocabulary, beside what all its logits would take."""
 
-import multiprocessing
 import resource
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from disagmoe.calibrate.child import in_child
 from disagmoe.config.resolve import resolve
 from disagmoe.config.run import RunConfig
 from disagmoe.data.batch import Batch
 from disagmoe.data.source import FixedSource
-from disagmoe.errors import WorkerError
 from disagmoe.runtime.memory import peak_memory_bytes
 from disagmoe.runtime.threads import ThreadedRun
 
@@ -53,26 +52,18 @@ def measure_head(vocab_size: int, tokens: int, *, chunk_tokens: int = 0) -> Head
 
     Raises WorkerError where the process fails.
     """
-    here, there = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(
-        target=_run, args=(there, vocab_size, tokens, chunk_tokens), daemon=True
+    step_bytes, process_bytes = in_child(
+        partial(_run, vocab_size, tokens, chunk_tokens),
+        _TIMEOUT_S,
+        late=f"a step has not ended within {_TIMEOUT_S:g} s",
+        died="the process of the step has died; is memory short?",
     )
-    process.start()
-    there.close()
-    try:
-        if not here.poll(_TIMEOUT_S):
-            raise WorkerError(f"a step has not ended within {_TIMEOUT_S:g} s")
-        step_bytes, process_bytes = here.recv()
-    except EOFError:
-        raise WorkerError("the process of the step has died; is memory short?") from None
-    finally:
-        process.kill()
-        process.join()
     full = vocab_size * tokens * _LOGIT_BYTES
     return HeadMemory(vocab_size, tokens, full, step_bytes, process_bytes, chunk_tokens)
 
 
-def _run(pipe: Connection, vocab_size: int, tokens: int, chunk_tokens: int) -> None:
+def _run(vocab_size: int, tokens: int, chunk_tokens: int) -> tuple[int, int]:
+    """Memory that the step adds, and that of the whole process, in bytes."""
     torch.set_num_threads(1)
     config = resolve(_config(vocab_size, tokens, chunk_tokens), cuda=False)
     ids = torch.arange(tokens)[None] % vocab_size
@@ -83,7 +74,7 @@ def _run(pipe: Connection, vocab_size: int, tokens: int, chunk_tokens: int) -> N
         peak = peak_memory_bytes(torch.device("cpu"))
     finally:
         run.close()
-    pipe.send((peak - before, peak))
+    return peak - before, peak
 
 
 def _resident_bytes() -> int:

@@ -1,12 +1,11 @@
 """How slow a host is that has a share of its core: as slow as a thread finds it."""
 
-import multiprocessing
 import os
 import time
-from multiprocessing.connection import Connection, wait
+from functools import partial
 
 from disagmoe.bench.quota import CpuGroup
-from disagmoe.errors import WorkerError
+from disagmoe.calibrate.child import in_child
 
 _SPIN_S = 3.0
 _TIMEOUT_S = 60.0
@@ -32,30 +31,19 @@ def slowdown(group: CpuGroup, core: int, cores: float) -> float:
 
 
 def _turns_per_s(group: CpuGroup, core: int) -> float:
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_spin, args=(there, group, core), daemon=True)
-    process.start()
-    there.close()
-    try:
-        if not wait([here], _TIMEOUT_S):
-            raise WorkerError(f"a thread on core {core} has no turn within {_TIMEOUT_S:g} s")
-        found = float(here.recv())
-    except EOFError:
-        raise WorkerError("a process that only counts has died") from None
-    finally:
-        here.close()
-        process.join(5)
-        process.kill()
-        process.join()
-    return found
+    return in_child(
+        partial(_spin, group, core),
+        _TIMEOUT_S,
+        late=f"a thread on core {core} has no turn within {_TIMEOUT_S:g} s",
+        died="a process that only counts has died",
+    )
 
 
-def _spin(pipe: Connection, group: CpuGroup, core: int) -> None:
+def _spin(group: CpuGroup, core: int) -> float:
     os.sched_setaffinity(0, {core})
     group.add(os.getpid())
     os.nice(_NICENESS)
     began_s, turns = time.perf_counter(), 0
     while (seconds := time.perf_counter() - began_s) < _SPIN_S:
         turns += 1
-    pipe.send(turns / seconds)
+    return turns / seconds

@@ -1,9 +1,6 @@
 """What a worker takes of memory before it has a model."""
 
-import multiprocessing
-from multiprocessing.connection import Connection, wait
-
-from disagmoe.errors import WorkerError
+from disagmoe.calibrate.child import in_child
 
 _TIMEOUT_S = 120.0
 
@@ -11,23 +8,12 @@ _TIMEOUT_S = 120.0
 def process_bytes() -> int:
     """Return the peak of the resident memory of a process that has loaded what a worker loads, and
     has multiplied two small matrices. Raises WorkerError when it dies."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_load, args=(there,), daemon=True)
-    process.start()
-    there.close()
-    try:
-        if not wait([here], _TIMEOUT_S):
-            raise WorkerError(f"a process loads torch and Ray for more than {_TIMEOUT_S:g} s")
-        found = int(here.recv())
-    except EOFError:
-        raise WorkerError("a process that only loads torch and Ray has died") from None
-    finally:
-        here.close()
-        process.join(5)
-        process.kill()
-        process.join()
-    return found
+    return in_child(
+        _load,
+        _TIMEOUT_S,
+        late=f"a process loads torch and Ray for more than {_TIMEOUT_S:g} s",
+        died="a process that only loads torch and Ray has died",
+    )
 
 
 def device_bytes() -> int:
@@ -39,7 +25,7 @@ def device_bytes() -> int:
     return int(total - free - torch.cuda.memory_reserved())
 
 
-def _load(pipe: Connection) -> None:
+def _load() -> int:
     import torch
 
     import disagmoe.actors.worker  # noqa: F401 - to see what it takes
@@ -48,4 +34,4 @@ def _load(pipe: Connection) -> None:
     torch.set_num_threads(1)
     one = torch.zeros(64, 64, dtype=torch.bfloat16)
     torch.mm(one, one)
-    pipe.send(peak_memory_bytes(torch.device("cpu")))
+    return peak_memory_bytes(torch.device("cpu"))
