@@ -254,8 +254,20 @@ class Drive:
         waits for the next time: that step is done, and the failure is one of a later step.
         """
         failures, self._failures = self._failures, []
+        if not failures:
+            failures = self._take(timeout_s)
+            if failures and self._pending and not self._missing():
+                self._failures = failures
+                return
         if failures:
             raise _CrewFailedError(self._inquest.failed(self._crew, failures))
+        if silent := self._heartbeats.beat():
+            limit_s = self._config.cluster.heartbeat_timeout_s
+            raise _CrewFailedError(self._inquest.fell_silent(self._crew, silent, limit_s))
+
+    def _take(self, timeout_s: float) -> list[WorkerFailure]:
+        """Keep the answers that come within `timeout_s`; return those that are failures."""
+        failures = []
         for reply in self._crew.poll(min(timeout_s, EVERY_S)):
             if isinstance(reply.outcome, WorkerFailure):
                 failures.append(reply.outcome)
@@ -267,11 +279,4 @@ class Drive:
             for pending in self._pending:
                 if pending.call == reply.call:
                     pending.outcomes[reply.worker] = reply.outcome
-        if failures and self._pending and not self._missing():
-            self._failures = failures
-            return
-        if failures:
-            raise _CrewFailedError(self._inquest.failed(self._crew, failures))
-        if silent := self._heartbeats.beat():
-            limit_s = self._config.cluster.heartbeat_timeout_s
-            raise _CrewFailedError(self._inquest.fell_silent(self._crew, silent, limit_s))
+        return failures
