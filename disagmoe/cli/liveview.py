@@ -61,7 +61,7 @@ class LiveState:
             self._warn(f"step {step.step + 1}: no update, because {step.skipped}")
         worst = max(step.expert_load)
         if worst > _LOAD_LIMIT:
-            layer = step.expert_load.index(worst)
+            layer = self.config.model.dense_layers + step.expert_load.index(worst)
             self._warn(
                 f"step {step.step + 1}: busiest expert of layer {layer} has {worst:.1f} x the mean"
             )

@@ -58,6 +58,13 @@ def test_warnings() -> None:
     assert shown(seen, 3.0 + 16.0)[-1] == "! no step for 16.0 s, usual 2.0 s"
 
 
+def test_layers_keep_their_numbers_where_the_first_ones_are_dense() -> None:
+    config = RunConfig.load(ROOT / "configs/tiny_deepseek_v3.toml")
+    seen = LiveState(resolve(config, cuda=False), began_s=0.0)
+    seen.step(replace(step(1), expert_load=(1.0, 4.5)), 1.0)
+    assert seen.warnings == ("step 2: busiest expert of layer 2 has 4.5 x the mean",)
+
+
 def test_workers_that_are_started_again() -> None:
     seen = state()
     for number in range(4):
