@@ -1,6 +1,8 @@
 """Processes below this one: their memory, and that none outlives the run."""
 
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 
 import ray  # noqa: F401 - makes its own copy of psutil importable, in ray/thirdparty_files
 
@@ -71,11 +73,15 @@ def children_that_mention(text: str) -> list[psutil.Process]:
 
 
 def end_survivors(processes: list[psutil.Process], patience_s: float) -> None:
-    """Wait until `processes` have ended; kill those that have not within `patience_s`."""
+    """Ask those of `processes` that have not ended to end, with SIGTERM; kill those that have not
+    within `patience_s`."""
+    _each(processes, psutil.Process.terminate)
     _, alive = psutil.wait_procs(processes, timeout=patience_s)
-    for process in alive:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
+    _each(alive, psutil.Process.kill)
     psutil.wait_procs(alive, timeout=patience_s)
+
+
+def _each(processes: list[psutil.Process], end: Callable[[psutil.Process], None]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            end(process)

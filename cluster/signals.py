@@ -5,9 +5,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
+
+import ray._private.utils
 
 TERMINATED = 128 + signal.SIGTERM
 """Exit code of a process that SIGTERM has ended."""
+
+_INSTALLER = "set_sigterm_handler"
 
 
 def _in_main_thread() -> bool:
@@ -74,19 +79,48 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def sigterm_handler_kept() -> Iterator[None]:
-    """Put the handler of SIGTERM back after a block in which Ray installs handlers of its own.
+    """Keep the handler of SIGTERM in a block in which Ray starts, which waits for its end; a second
+    signal does not.
 
-    A SIGTERM that meets Ray's, which raise SystemExit, is handed on to the one that was there.
+    Ray's own handlers raise SystemExit wherever the process happens to be. Where nothing can come
+    of an exception, in a destructor say, the signal is lost, and the run goes on; a Ray that is
+    half started may crash the process at its end.
     """
-    if not _in_main_thread():
-        yield
+    kept = signal.getsignal(signal.SIGTERM)
+    if not _in_main_thread() or not callable(kept):
+        try:
+            yield
+        finally:
+            if _in_main_thread():
+                signal.signal(signal.SIGTERM, kept)
         return
-    previous = signal.getsignal(signal.SIGTERM)
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        # Ray has a handler below Python as well, which calls this one, but has the process aborted
+        # 3 s later (Abseil's alarm_on_failure_secs)
+        signal.alarm(0)
+        if len(came) > 1:
+            kept(number, frame)
+
+    signal.signal(signal.SIGTERM, note)
+    try:
+        with _no_handlers_of_ray():
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, kept)
+        if len(came) == 1:
+            kept(signal.SIGTERM, None)
+
+
+@contextmanager
+def _no_handlers_of_ray() -> Iterator[None]:
+    """Ray installs those of this process by one function (2.60, _private/utils.py)."""
+    library: Any = ray._private.utils
+    before = getattr(library, _INSTALLER)
+    setattr(library, _INSTALLER, lambda _: None)
     try:
         yield
-    except SystemExit:
-        if callable(previous):
-            previous(signal.SIGTERM, None)
-        raise
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        setattr(library, _INSTALLER, before)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -110,9 +109,7 @@ def _process(
         yield process
     finally:
         with deferred():
-            below = tree(process.pid)
-            process.send_signal(signal.SIGTERM)
-            end_survivors(below, _PATIENCE_S)
+            end_survivors(tree(process.pid), _PATIENCE_S)
             process.wait(_PATIENCE_S)
 
 

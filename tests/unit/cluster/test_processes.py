@@ -1,6 +1,7 @@
 """Memory and end of processes below this one."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -80,7 +81,15 @@ def test_children_are_found_by_what_their_command_mentions(
     assert children_that_mention("mark-of-another-test") == []
 
 
-def test_survivors_are_killed(child: subprocess.Popen[bytes]) -> None:
-    end_survivors(children_that_mention("mark-of-this-test"), patience_s=0.05)
-    assert tree_rss_bytes(child.pid) == 0
-    end_survivors([], patience_s=0.05)
+def test_survivors_are_asked_to_end(child: subprocess.Popen[bytes]) -> None:
+    found = children_that_mention("mark-of-this-test")
+    end_survivors(found, patience_s=30)
+    assert [process.wait() for process in found] == [-signal.SIGTERM]
+
+
+def test_survivors_that_do_not_hear_are_killed(child: subprocess.Popen[bytes]) -> None:
+    os.kill(child.pid, signal.SIGSTOP)
+    found = children_that_mention("mark-of-this-test")
+    end_survivors(found, patience_s=0.05)
+    assert [process.wait() for process in found] == [-signal.SIGKILL]
+    end_survivors(found, patience_s=0.05)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from types import FrameType
 
 import pytest
+import ray._private.utils
 
 from disagmoe.cluster.signals import deferred, sigterm_handler_kept, sigterm_raises
 
@@ -78,31 +79,83 @@ def test_deferred_signals_come_after_the_block() -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
-def ray_like(_: int, __: FrameType | None) -> None:
+def exit_for_it(_: int, __: FrameType | None) -> None:
     sys.exit(15)
 
 
-def test_the_handler_is_put_back() -> None:
+def start_like_ray() -> None:
+    ray._private.utils.set_sigterm_handler(exit_for_it)
+
+
+def meet_a_sigterm() -> None:
+    start_like_ray()
+    signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_sigterm_waits_until_ray_has_started() -> None:
+    done: list[str] = []
+
+    def start() -> None:
+        with sigterm_handler_kept():
+            meet_a_sigterm()
+            done.append("started")
+
     with sigterm_raises():
         ours = signal.getsignal(signal.SIGTERM)
-        with sigterm_handler_kept():
-            signal.signal(signal.SIGTERM, ray_like)
+        with pytest.raises(SystemExit) as raised:
+            start()
+        assert (raised.value.code, done) == (143, ["started"])
         assert signal.getsignal(signal.SIGTERM) is ours
+    start_like_ray()
+    assert signal.getsignal(signal.SIGTERM) is exit_for_it
 
 
-def meet_the_other_handler() -> None:
-    with sigterm_handler_kept():
-        signal.signal(signal.SIGTERM, ray_like)
-        signal.raise_signal(signal.SIGTERM)
+def test_a_second_sigterm_does_not_wait_for_ray() -> None:
+    def start() -> None:
+        with sigterm_handler_kept():
+            meet_a_sigterm()
+            meet_a_sigterm()
+            pytest.fail("went on after the second one")
 
-
-def test_a_sigterm_that_meets_the_other_handler_is_handed_on() -> None:
     with pytest.raises(SystemExit) as raised, sigterm_raises():
-        meet_the_other_handler()
+        start()
     assert raised.value.code == 143
 
 
-def test_it_is_as_raised_where_nobody_handled_it_before() -> None:
-    with pytest.raises(SystemExit) as raised:
-        meet_the_other_handler()
+def test_a_sigterm_that_ray_does_not_survive_is_handed_on() -> None:
+    def start() -> None:
+        with sigterm_handler_kept():
+            meet_a_sigterm()
+            raise RuntimeError("the raylet is gone")
+
+    with pytest.raises(SystemExit) as raised, sigterm_raises():
+        start()
+    assert raised.value.code == 143
+
+
+def test_a_handler_that_only_notes_a_sigterm_is_called_once() -> None:
+    came: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        came.append(number)
+
+    signal.signal(signal.SIGTERM, note)
+    with sigterm_handler_kept():
+        meet_a_sigterm()
+    assert came == [signal.SIGTERM]
+    assert signal.getsignal(signal.SIGTERM) is note
+
+
+def test_the_alarm_that_would_abort_the_process_is_taken_back() -> None:
+    """Ray's handler below Python sets it."""
+    signal.alarm(30)
+    with pytest.raises(SystemExit), sigterm_raises(), sigterm_handler_kept():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.alarm(0) == 0
+
+
+def test_where_nobody_handled_it_rays_handler_is_there_while_it_starts() -> None:
+    with pytest.raises(SystemExit) as raised, sigterm_handler_kept():
+        meet_a_sigterm()
     assert raised.value.code == 15
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
