@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-import ray._private.utils
-
 TERMINATED = 128 + signal.SIGTERM
 """Exit code of a process that SIGTERM has ended."""
 
@@ -117,6 +115,8 @@ def sigterm_handler_kept() -> Iterator[None]:
 @contextmanager
 def _no_handlers_of_ray() -> Iterator[None]:
     """Ray installs those of this process by one function (2.60, _private/utils.py)."""
+    import ray._private.utils  # here: commands that need no Ray use this module as well
+
     library: Any = ray._private.utils
     before = getattr(library, _INSTALLER)
     setattr(library, _INSTALLER, lambda _: None)

@@ -17,7 +17,7 @@ from disagmoe.actors.keeper import Keeper
 from disagmoe.actors.markers import Markers
 from disagmoe.actors.messages import Located, Place, RunPlan, WorkerAssignment
 from disagmoe.actors.raycrew import RayCrew
-from disagmoe.bench.stub import STEP_S, StubWorker
+from disagmoe.bench.stub import STEP_S, UNDRIVEN_REPEATS, UNDRIVEN_STEP, StubWorker
 from disagmoe.cluster.local import LOOPBACK, local_ray
 from disagmoe.config.load import parse_run_config
 from disagmoe.config.run import RunConfig
@@ -26,7 +26,7 @@ from disagmoe.schedule.from_config import compile_for
 from disagmoe.storage import Location
 from disagmoe.transport.rendezvous import StoreServer
 
-_WARM_STEPS = 5
+_WARM_STEPS = UNDRIVEN_STEP + 2  # the first one after the step that is many is late
 LIMIT_MS = 5.0
 """Most that a step may be longer than what it computes."""
 
@@ -43,6 +43,9 @@ class DriverCost:
     """The same without the pause of the worker."""
     median_overhead_ms: float
     """Of the median step."""
+    undriven_overhead_ms: float
+    """Of a step of the same workers that the driver does not call: what it takes them to wake and
+    to meet on the cores they have."""
     call_us: float
     """CPU time of the driver per worker and step: one call and its reply."""
     workers_at_full_driver: int
@@ -126,9 +129,11 @@ def _no_retune(_: Sequence[Traces]) -> tuple[ScheduleTuned, Sequence[WorkerAssig
 
 def _drive(drive: Drive, workers: int, steps: int) -> DriverCost:
     durations: list[float] = []
-    begin_s = end_s = 0.0
+    undriven_s = begin_s = end_s = 0.0
     for event in drive.events():
         if isinstance(event, StepResult):
+            if event.step == UNDRIVEN_STEP:
+                undriven_s = event.step_s / UNDRIVEN_REPEATS
             if event.step == _WARM_STEPS - 1:
                 begin_s = time.process_time()
             if event.step >= _WARM_STEPS:
@@ -136,11 +141,14 @@ def _drive(drive: Drive, workers: int, steps: int) -> DriverCost:
                 end_s = time.process_time()
         elif isinstance(event, RunEnded) and event.failures:
             raise WorkerError(event.failures[0].message)
-    return cost_of(durations, end_s - begin_s, workers, steps)
+    return cost_of(durations, undriven_s, end_s - begin_s, workers, steps)
 
 
-def cost_of(durations: Sequence[float], cpu_s: float, workers: int, steps: int) -> DriverCost:
-    """Return what `steps` steps that took `durations` have cost the driver's `cpu_s`."""
+def cost_of(
+    durations: Sequence[float], undriven_s: float, cpu_s: float, workers: int, steps: int
+) -> DriverCost:
+    """Return what `steps` steps that took `durations`, without the driver `undriven_s` each, have
+    cost the driver's `cpu_s`."""
     call_s = cpu_s / (steps * workers)
     return DriverCost(
         workers=workers,
@@ -148,6 +156,7 @@ def cost_of(durations: Sequence[float], cpu_s: float, workers: int, steps: int) 
         step_ms=1e3 * statistics.fmean(durations),
         step_overhead_ms=1e3 * (statistics.fmean(durations) - STEP_S),
         median_overhead_ms=1e3 * (statistics.median(durations) - STEP_S),
+        undriven_overhead_ms=1e3 * (undriven_s - STEP_S),
         call_us=1e6 * call_s,
         workers_at_full_driver=int(STEP_S / call_s),
     )

@@ -26,6 +26,10 @@ from disagmoe.transport.rendezvous import connect
 
 STEP_S = 0.1
 """What a step would compute."""
+UNDRIVEN_STEP = 5
+"""The step that is many: what its workers do between two calls of the driver, without the driver.
+Those before it warm up."""
+UNDRIVEN_REPEATS = 60
 
 
 class StubRuntime:
@@ -58,7 +62,12 @@ class StubRuntime:
         self._world = self._transport.open(specs)[WORLD]
 
     def run_step(self, step: int) -> StepReport:
-        """Pause, then add up with all others."""
+        """Pause, then add up with all others; many times over in the step that is many."""
+        for _ in range(UNDRIVEN_REPEATS - 1 if step == UNDRIVEN_STEP else 0):
+            self._do(step)
+        return self._do(step)
+
+    def _do(self, step: int) -> StepReport:
         assert self._world is not None
         self.stopwatch.switch(Kind.COMPUTE)
         time.sleep(STEP_S)

@@ -139,8 +139,9 @@ def driver(
         cost = measure(workers, steps, Path(folder))
     _say(
         f"{cost.workers} workers, {cost.steps} steps: {cost.step_overhead_ms:.2f} ms over 100 ms "
-        f"(median step {cost.median_overhead_ms:.2f} ms); {cost.call_us:.0f} us of the driver per "
-        f"worker and step, so that {cost.workers_at_full_driver} workers take all of a core"
+        f"(median step {cost.median_overhead_ms:.2f} ms), {cost.undriven_overhead_ms:.2f} ms where "
+        f"the driver does not call; {cost.call_us:.0f} us of the driver per worker and step, so "
+        f"that {cost.workers_at_full_driver} workers take all of a core"
     )
     if as_json:
         typer.echo(json.dumps(cost.to_dict()))

@@ -13,10 +13,13 @@ from disagmoe.cluster.signals import deferred, sigterm_handler_kept, sigterm_rai
 
 
 @pytest.fixture(autouse=True)
-def _default_sigterm() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _default_handlers() -> Iterator[None]:
+    """Whatever the shell has made of them: what it starts in the background ignores SIGINT."""
+    terminate = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGINT, interrupt)
 
 
 def test_sigterm_raises_inside_the_block_and_is_as_before_after_it() -> None:
