@@ -27,6 +27,9 @@ ROLES: tuple[dict[str, float], ...] = (
 )
 """What the nodes offer. Of two small runs at once neither can be in the way of the other, whichever
 of these each is given."""
+LABELS: tuple[dict[str, str], ...] = ({}, {"pool": "b"}, {}, {"pool": "a"}, {"pool": "a"})
+"""Labels of the same nodes, which contradict what they offer: pool a is two nodes for experts, and
+pool b one for attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,10 @@ def ray_nodes(package: Path, roles: Sequence[dict[str, float]] = ROLES) -> Itera
             cluster = Cluster(initialize_head=True, head_node_args=head)
             try:
                 for index, role in enumerate(roles):
-                    gpus = GPUS_OF_FIRST if index == 0 else 0
-                    cluster.add_node(wait=False, num_gpus=gpus, resources=role, **small)
+                    gpus, labels = GPUS_OF_FIRST if index == 0 else 0, LABELS[index]
+                    cluster.add_node(
+                        wait=False, num_gpus=gpus, resources=role, labels=labels, **small
+                    )
                 cluster.wait_for_nodes()
                 yield RayNodes(cluster.address, f"http://127.0.0.1:{dashboard}", variables)
             finally:

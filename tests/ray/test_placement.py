@@ -12,14 +12,16 @@ from typing import Any
 import psutil
 import pytest
 
-from disagmoe.cluster.bundles import cluster_bundles
+from disagmoe.cluster.bundles import Bundle, cluster_bundles
 from disagmoe.cluster.environment import environment
 from disagmoe.cluster.explain import infeasible
 from disagmoe.cluster.ground import ground, with_nodes
 from disagmoe.cluster.join import Target, choose, joined
 from disagmoe.cluster.nearest import nearest_fit
-from disagmoe.cluster.nodes import read_holders
+from disagmoe.cluster.nodes import read_holders, read_nodes
+from disagmoe.cluster.placement import placed
 from disagmoe.errors import PlacementInfeasible
+from disagmoe.schedule.layout import Side
 from tests.ray.conftest import ROOT, Launched
 from tests.ray.nodes import CPUS, GPUS_OF_FIRST, ROLES, RayNodes, ray_nodes
 from tests.unit.cluster.infeasible import REQUESTS, the_five
@@ -133,6 +135,41 @@ def test_requests_that_cannot_be_placed_are_explained_within_seconds(cluster: Ra
 def without_names(message: str) -> list[str]:
     """Lines of `message` in any order, without addresses and ids of nodes."""
     return sorted(re.sub(r"\S+ \(node \w{8}\)", "NODE", message).splitlines())
+
+
+def pools_of(cluster: RayNodes) -> dict[str, str]:
+    """The pool of each node that has one, by id, as its labels in Ray say."""
+    with joined(Target(cluster.address)):
+        return {node.id: node.labels["pool"] for node in read_nodes() if "pool" in node.labels}
+
+
+def test_labels_choose_nodes_whatever_these_offer(
+    cluster: RayNodes, on_cluster: Callable[..., Launched], tmp_path: Path
+) -> None:
+    """Attention goes to nodes whose resource is for experts, and the other way round."""
+    labels = ("cluster.attention.label=pool=a", "cluster.expert.label=pool=b")
+    by_label = [word for one in labels for word in ("--set", one)]
+    run = on_cluster("labels", *by_label, "--set", "train.steps=2")
+    refused = on_cluster("no labels", *by_label, "--set", "parallel.expert_workers=2")
+    assert run.finish() == 0, run.stderr
+    pools, seats = pools_of(cluster), result_of(tmp_path / "labels")["placement"]
+    assert {name: pools[seat["node"]] for name, seat in seats.items()} == {"A0.0": "a", "F0.0": "b"}
+    assert refused.finish() == 3, refused.stderr
+    refused.expect("it has 1 of 1 nodes for attention and 1 of 2 nodes for experts")
+    refused.expect(r"2 x label pool=b, CPU 1 \(F0\.0; F0\.1\)")
+    refused.expect("ray start --address HEAD:6379 --labels pool=b")
+
+
+def test_a_bad_node_is_left_out_among_those_of_a_label(cluster: RayNodes) -> None:
+    pool = {node for node, name in pools_of(cluster).items() if name == "a"}
+    asked = [Bundle(side=Side.ATTENTION, workers=("A0.0",), cpus=1.0, label="pool=a")]
+    with joined(Target(cluster.address)), placed(asked, "disagmoe-bad") as own:
+        bad = own.places["A0.0"].node
+        other = own.renew(frozenset({bad}))["A0.0"].node
+        assert {bad, other} == pool
+        # nobody else is in this pool: a bad node is better than none
+        assert own.renew(frozenset(pool))["A0.0"].node in pool
+    assert len(pool) == 2
 
 
 def test_the_doctor_looks_at_the_nodes_and_whether_a_run_fits(
