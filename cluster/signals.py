@@ -77,12 +77,12 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def sigterm_handler_kept() -> Iterator[None]:
-    """Keep the handler of SIGTERM in a block in which Ray starts, which waits for its end; a second
-    signal does not.
+    """Keep the handler of SIGTERM in a block in which Ray starts: it is called at the end of the
+    block, or at the second signal. Where there is none, Ray's is there in the block alone.
 
     Ray's own handlers raise SystemExit wherever the process happens to be. Where nothing can come
-    of an exception, in a destructor say, the signal is lost, and the run goes on; a Ray that is
-    half started may crash the process at its end.
+    of an exception, in a destructor say, the signal is lost and the run goes on, and a Ray that
+    is half started may crash the process at its end.
     """
     kept = signal.getsignal(signal.SIGTERM)
     if not _in_main_thread() or not callable(kept):

@@ -27,9 +27,9 @@ from disagmoe.transport.rendezvous import connect
 STEP_S = 0.1
 """What a step would compute."""
 UNDRIVEN_STEP = 5
-"""The step that is many: what its workers do between two calls of the driver, without the driver.
-Those before it warm up."""
+"""The call that makes many steps, which the driver has no part in; those before it warm up."""
 UNDRIVEN_REPEATS = 60
+"""How many."""
 
 
 class StubRuntime:
@@ -62,9 +62,10 @@ class StubRuntime:
         self._world = self._transport.open(specs)[WORLD]
 
     def run_step(self, step: int) -> StepReport:
-        """Pause, then add up with all others; many times over in the step that is many."""
-        for _ in range(UNDRIVEN_REPEATS - 1 if step == UNDRIVEN_STEP else 0):
-            self._do(step)
+        """Pause, then add up with all others."""
+        if step == UNDRIVEN_STEP:
+            for _ in range(UNDRIVEN_REPEATS - 1):
+                self._do(step)
         return self._do(step)
 
     def _do(self, step: int) -> StepReport:
