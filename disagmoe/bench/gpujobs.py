@@ -79,7 +79,8 @@ def run_jobs(
     devices: Sequence[str],
     batches: Sequence[Batch] = (),
 ) -> dict[str, T]:
-    """Do `what` in one process for each worker of the resolved `config`, on `devices` in turns.
+    """Do `what` in one process for each worker of the resolved `config`, on `devices` in turns, and
+    return what they answer in the order of the workers, whoever is first.
 
     Raises WorkerError for the first that fails or does not answer.
     """
@@ -91,7 +92,8 @@ def run_jobs(
             program = programs.part(worker.group)
             job = Job(make, device, config, program, worker, batches, (server.host, server.port))
             pipes[_start(what, job, ended)] = str(worker)
-        return dict(_answers(pipes))
+        answers = dict(_answers(pipes))
+        return {name: answers[name] for name in pipes.values()}
 
 
 def _start(what: Callable[[Job], T], job: Job, ended: ExitStack) -> Connection:

@@ -1,11 +1,13 @@
 """What `make test-gpu` does with a GPU, over the stand-in."""
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
 from disagmoe.bench.gpucheck import parity, problems, with_peers
+from disagmoe.bench.gpujobs import Job, run_jobs
 from disagmoe.bench.gpuoverlap import MeasureOverlap
 from disagmoe.config.load import load_run_config
 from disagmoe.config.resolve import resolve
@@ -22,6 +24,18 @@ TRACED = ["train.steps=3", "trace.first_step=1", "trace.steps=1", "parallel.prof
 def server() -> Iterator[StandinServer]:
     with closing(StandinServer()) as server:
         yield server
+
+
+def first_is_last(job: Job) -> float:
+    time.sleep(1.0 if str(job.worker) == "A0.0" else 0.0)
+    return time.monotonic()
+
+
+def test_answers_are_in_the_order_of_the_workers(server: StandinServer) -> None:
+    config = resolve(load_run_config(CONFIG, TRACED), cuda=False)
+    answered_s = run_jobs(first_is_last, Standin(server.address), config, ["cpu"])
+    assert answered_s["F0.0"] < answered_s["A0.0"]
+    assert list(answered_s) == ["A0.0", "F0.0"]
 
 
 def test_all_parts_are_found(server: StandinServer, monkeypatch: pytest.MonkeyPatch) -> None:
