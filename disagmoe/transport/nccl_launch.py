@@ -34,6 +34,8 @@ _HEALTH_S = 0.1
 _ABORT_S = 20.0
 """Aborting may hang where a peer's kernel still spins (NVIDIA/nccl 549, 564): then the process
 ends."""
+_EXPLAIN_S = 30.0
+"""Asking the others may take as long as the store's deadlines."""
 EXIT_CODE = 70
 """Of a process that could not abort; EX_SOFTWARE of sysexits.h."""
 
@@ -82,14 +84,18 @@ class LaunchThread:
         self._flying: list[Flight] = []
         self._moved_s = time.monotonic()
         self._looked_s = 0.0
+        self._failing = False
         self._failure = ""
+        self._explained = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="nccl launch", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """Raise TransportError if something has failed; for any thread."""
-        if self._failure:
-            raise TransportError(self._failure)
+        """Raise TransportError if something has failed; for any thread but the launch thread. While
+        the failure is being explained it waits: what completes meanwhile is no success."""
+        if self._failing:
+            self._explained.wait(_EXPLAIN_S)
+            raise TransportError(self._failure or f"worker {self._worker}: a call of NCCL failed")
 
     def run(self, action: Callable[[], T], within_s: float, what: str) -> T:
         """Return `action()`, done in the launch thread. Raises what it raises, and TransportError
@@ -139,7 +145,7 @@ class LaunchThread:
                 self._land()
             if not self._failure:
                 farewell()
-                self._failure = f"worker {self._worker} has closed its transport"
+                self._settle(f"worker {self._worker} has closed its transport")
                 self._abort()
 
         self._queue.put(end)
@@ -207,8 +213,18 @@ class LaunchThread:
     def _fail(self, reason: str) -> None:
         if self._failure:
             return
-        self._failure = self._watch.explain(reason, [flight.entry for flight in self._flying])
+        self._failing = True
+        try:
+            reason = self._watch.explain(reason, [flight.entry for flight in self._flying])
+        except Exception:
+            log.exception("%s: the failure cannot be explained", self._worker)
+        self._settle(reason)
         self._abort()
+
+    def _settle(self, failure: str) -> None:
+        self._failure = failure
+        self._failing = True
+        self._explained.set()
 
     def _abort(self) -> None:
         guard = threading.Timer(_ABORT_S, self._give_up)

@@ -149,7 +149,7 @@ class StandinServer:
                 self._violate(uid, comm, f"{op} uses an edge that was never warmed")
             sends, recvs = comm.edges.setdefault(edge, (deque(), deque()))
             (sends if part.verb == "send" else recvs).append(part)
-            while sends and recvs:
+            while sends and recvs and not comm.broken:  # a broken one moves nothing more
                 if not self._match(uid, comm, sends.popleft(), recvs.popleft()):
                     return
         if device in self._current and (cycle := self._cycle(device)):
