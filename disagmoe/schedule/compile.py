@@ -12,7 +12,7 @@ from disagmoe.schedule.builders.serial import serial
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.ir import STEP_OPS, Instruction, Program, ProgramSet, ProgramSpec, StepEnd
 from disagmoe.schedule.layout import Group
-from disagmoe.schedule.passes.comm import add_transfers
+from disagmoe.schedule.passes.comm import Part, add_transfers, parts
 from disagmoe.schedule.passes.lifetime import add_frees
 from disagmoe.schedule.timeline import Timeline
 from disagmoe.schedule.verify import verify
@@ -67,12 +67,17 @@ def build_programs(
 
 def programs_of(timeline: Timeline, spec: ProgramSpec) -> ProgramSet:
     """Programs whose ops have the order of `timeline`, not proven."""
-    programs = tuple(_program(timeline, group, spec) for group in spec.layout.all_groups)
+    exposes = timeline.exposed_exchanges
+    programs = tuple(
+        Program(group, _instructions(part, group, spec, exposes))
+        for group, part in parts(timeline, spec).items()
+    )
     return ProgramSet(spec, programs)
 
 
-def _program(timeline: Timeline, group: Group, spec: ProgramSpec) -> Program:
-    instructions: list[Instruction] = add_frees(add_transfers(timeline, group, spec), group, spec)
-    if spec.training:
-        instructions.extend(StepEnd(op) for op in STEP_OPS)
-    return Program(group, tuple(instructions))
+def _instructions(
+    part: Part, group: Group, spec: ProgramSpec, exposes: bool
+) -> tuple[Instruction, ...]:
+    woven = add_transfers(part, group, spec, exposed_exchanges=exposes)
+    ends = [StepEnd(op) for op in STEP_OPS] if spec.training else []
+    return (*add_frees(woven, group, spec), *ends)

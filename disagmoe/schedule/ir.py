@@ -7,6 +7,7 @@ README.md beside this file says what each instruction does.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from disagmoe.errors import ScheduleError
 from disagmoe.schedule.layout import Channel, Group, Layout, Pass, Side
@@ -89,10 +90,9 @@ class SlotKind(StrEnum):
     PART_DROWS = "part_drows"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Slot:
+class Slot(NamedTuple):
     """A buffer for one layer and micro-batch, written `A.rows L3 m0`. The side tells both ends of a
-    payload apart where they are on the same worker."""
+    payload apart where they are on the same worker. A tuple, since compiling makes millions."""
 
     side: Side
     kind: SlotKind
@@ -144,8 +144,7 @@ class Transfer:
         return TransferKey(self.channel, self.layer, self.mb)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TransferKey:
+class TransferKey(NamedTuple):
     """A transfer as both ends know it."""
 
     channel: Channel
@@ -324,8 +323,7 @@ def _names(programs: Iterable[Program]) -> str:
     return ", ".join(str(program.group) for program in programs)
 
 
-@dataclass(frozen=True, slots=True)
-class Effects:
+class Effects(NamedTuple):
     """Slots that an instruction reads and writes on its group."""
 
     reads: tuple[Slot, ...] = ()

@@ -1,7 +1,8 @@
 """Adds transfers to the compute order: posts in one global order, waits as late as they may be."""
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from disagmoe.schedule.ir import (
     Compute,
@@ -14,7 +15,7 @@ from disagmoe.schedule.ir import (
     effects,
 )
 from disagmoe.schedule.layout import Channel, Group
-from disagmoe.schedule.timeline import Timeline
+from disagmoe.schedule.timeline import Span, Timeline
 
 WINDOW = 4
 """Sends of a channel that may be under way before the oldest is waited for. A send is over long
@@ -29,37 +30,54 @@ class _Post:
     receives: bool
 
 
-def add_transfers(timeline: Timeline, group: Group, spec: ProgramSpec) -> list[Instruction]:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a timeline has for one group, in order."""
+
+    spans: list[Span] = field(default_factory=list)
+    posts: list[_Post] = field(default_factory=list)
+
+
+def parts(timeline: Timeline, spec: ProgramSpec) -> Mapping[Group, Part]:
+    """Share the ops and transfers of `timeline` out to the groups."""
+    shares = {group: Part() for group in spec.layout.all_groups}
+    for span in timeline.spans:
+        shares[span.group].spans.append(span)
+    ends: dict[Channel, tuple[Group, Group]] = {}
+    for hop in timeline.hops:
+        channel = hop.key.channel
+        if channel not in ends:
+            ends[channel] = spec.layout.host(channel.source), spec.layout.host(channel.target)
+        source, target = ends[channel]
+        for group in {source, target}:
+            post = _Post(hop.key, hop.ready, group == source, group == target)
+            shares[group].posts.append(post)
+    return shares
+
+
+def add_transfers(
+    part: Part, group: Group, spec: ProgramSpec, *, exposed_exchanges: bool = False
+) -> list[Instruction]:
     """Return the instructions of `group`: its ops, and both ends' posts and waits around them.
 
-    All groups post in the order of `timeline.hops`, so any two workers agree on the order of what
-    they exchange and no cycle of waits can arise. A send is posted when its producer ends, a
+    All groups post in the order of the timeline's hops, so any two workers agree on the order of
+    what they exchange and no cycle of waits can arise. A send is posted when its producer ends, a
     receive at the first boundary between ops after that, an all-to-all is both. A receive is waited
     for just before its reader, an all-to-all that is planned to be exposed before the next op of
     any kind, a send just before the WINDOW-th later one of its channel.
     """
-    return _Weaver(timeline, group, spec).weave()
+    return _Weaver(part, group, spec, exposed_exchanges).weave()
 
 
 class _Weaver:
     """Goes through the ops of one group in time, with the transfers that are due and under way."""
 
-    def __init__(self, timeline: Timeline, group: Group, spec: ProgramSpec) -> None:
+    def __init__(self, part: Part, group: Group, spec: ProgramSpec, exposes: bool) -> None:
         self._group = group
         self._spec = spec
-        self._exposes = timeline.exposed_exchanges
-        self._spans = [span for span in timeline.spans if span.group == group]
-        host = spec.layout.host
-        posts = (
-            _Post(
-                hop.key,
-                hop.ready,
-                host(hop.key.channel.source) == group,
-                host(hop.key.channel.target) == group,
-            )
-            for hop in timeline.hops
-        )
-        self._due = deque(post for post in posts if post.sends or post.receives)
+        self._exposes = exposes
+        self._spans = part.spans
+        self._due = deque(part.posts)
         self._written: set[Slot] = set()
         self._sent: dict[Channel, deque[TransferKey]] = {}
         self._arriving: dict[Slot, TransferKey] = {}

@@ -3,7 +3,7 @@
 from disagmoe.schedule.costs import OpCosts
 from disagmoe.schedule.ir import ProgramSpec
 from disagmoe.schedule.layout import Group, Layout
-from disagmoe.schedule.passes.comm import WINDOW, add_transfers
+from disagmoe.schedule.passes.comm import WINDOW, add_transfers, parts
 from disagmoe.schedule.timeline import simulate
 
 ONES = dict.fromkeys(OpCosts.__dataclass_fields__, 1.0)
@@ -14,7 +14,9 @@ def listing(group, spec, in_flight=1, *, exposed=False, **costs):
         spec, OpCosts(**{**ONES, **costs}), lambda c: (c.mb,), in_flight, exposed_exchanges=exposed
     )
     before = [str(span.compute) for span in timeline.spans if str(span.group) == group]
-    return before, list(map(str, add_transfers(timeline, Group.parse(group), spec)))
+    here = Group.parse(group)
+    part = parts(timeline, spec)[here]
+    return before, list(map(str, add_transfers(part, here, spec, exposed_exchanges=exposed)))
 
 
 def spec(layers=1, groups=1, micro_batches=1, colocated=False, **kwargs):
