@@ -1,6 +1,7 @@
 """`disagmoe plan`: how to divide a model over machines, without them."""
 
 import json
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,6 +40,9 @@ def plan(
             help="Take ops and transfers to be as slow as this run has measured.",
         ),
     ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=0, help="Processes; 0 takes one per core.")
+    ] = 0,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Divide as many workers as the config has into groups, sides, rings and micro-batches, for the
@@ -53,7 +57,7 @@ def plan(
             folder = out or Path(stack.enter_context(TemporaryDirectory()))
             run = override(run, _machines(costs, folder))
         try:
-            found = search(run)
+            found = search(run, jobs=jobs or os.cpu_count() or 1)
         except ScheduleError as error:
             raise ConfigError(str(error)) from None
     text = json.dumps(as_json(found))

@@ -32,19 +32,20 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "reason": reason(plan),
         "other_way": None if plan.other_way is None else _choice_json(plan.other_way),
         "bound": {
-            "name": best.result.bound.name,
-            "gap": best.result.gap,
+            "name": best.bound.name,
+            "gap": best.gap,
             "roofline_step_s": best.estimate.step_s,
             "binding": _binding(best),
             "roofs_s": asdict(best.estimate.roofs),
         },
         "paper": _paper_json(plan),
-        "memory": [memory_json(one) for one in best.result.memory],
+        "memory": [memory_json(one) for one in best.memory],
         "runners_up": [_choice_json(one) for one in plan.choices[1:]],
         "searched": {
             "divisions": plan.divisions,
             "estimates": plan.estimates,
             "fitting": plan.fitting,
+            "list_scheduled": plan.planned,
             "simulated": len(plan.choices),
         },
     }
@@ -93,8 +94,8 @@ def _choice_json(choice: Choice) -> dict[str, Any]:
         "micro_batches_simulated": choice.simulated,
         "step_s": choice.step_s,
         "tokens_per_s": choice.tokens_per_s,
-        "gap": choice.result.gap,
-        **asdict(choice.result.shares),
+        "gap": choice.gap,
+        **asdict(choice.shares),
     }
 
 
@@ -107,11 +108,12 @@ def as_text(plan: Plan) -> str:
             "",
             f"per layer and micro-batch, forward and backward: {_roofs(best)}",
             f"searched {plan.divisions} divisions, {plan.estimates} with micro-batches in flight, "
-            f"of which {plan.fitting} fit; {len(plan.choices)} simulated:",
+            f"of which {plan.fitting} fit; {plan.planned} list-scheduled, {len(plan.choices)} "
+            "simulated:",
             "",
             *_table(plan),
             "",
-            *memory_lines(best.result),
+            *memory_lines(best.memory),
         )
     )
 
@@ -148,8 +150,8 @@ def reason(plan: Plan) -> str:
         f"{best.schedule}, {best.estimate.division.summary}, {best.estimate.in_flight} of "
         f"{best.micro_batches} micro-batches in flight: {best.tokens_per_s:,.0f} tokens/s, step "
         f"{format_seconds(best.step_s)}; the highest roof is {_binding(best)}, and its simulated "
-        f"time is {100 * (best.result.gap - 1):.1f} % above its bound "
-        f"({best.result.bound.name})"
+        f"time is {100 * (best.gap - 1):.1f} % above its bound "
+        f"({best.bound.name})"
     )
     return f"{text}. {_against_the_other_layout(plan)}. {_why_this_way(plan)}"
 
@@ -208,6 +210,6 @@ def _table(plan: Plan) -> list[str]:
             f"{one.schedule:<11}{division.summary:<42}{division.micro_batch_size:>5}"
             f"{TAKERS[division.dedupe]:>9}{one.estimate.in_flight:>10}{division.attention_nics:>8.2f}"
             f"{division.expert_nics:>8.2f}{format_seconds(one.step_s):>9}"
-            f"{one.tokens_per_s:>12,.0f}{100 * (one.result.gap - 1):>6.1f} %"
+            f"{one.tokens_per_s:>12,.0f}{100 * (one.gap - 1):>6.1f} %"
         )
     return lines

@@ -1,21 +1,45 @@
-"""The search: estimates of all divisions, then simulations of the best of each layout."""
+"""The search: estimates of all divisions, list schedules of the best, simulations of the best of
+those.
+
+A list schedule is of the whole step and within a few percent of the simulation, but does not say
+whether the programs fit into memory.
+"""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import ConfigError
 from disagmoe.planner.candidates import Division, divisions, two_kinds
+from disagmoe.planner.processes import Map, processes
 from disagmoe.planner.roofline import Estimate, estimates
-from disagmoe.planner.trial import Trial, trial
-from disagmoe.simulator.simulate import Memory, Result
+from disagmoe.planner.trial import planned, trial
+from disagmoe.schedule.accounting import Shares
+from disagmoe.schedule.bounds import Bound
+from disagmoe.simulator.simulate import Memory
 from disagmoe.units import format_bytes
 
-SIMULATED = {"af_pipe": 4, "ep_overlap": 2, "ep_1f1b": 2}
-"""Divisions of each layout that are simulated, in the order of their estimates."""
+DEPTHS = 3
+"""Depths in flight of one division that are looked at: deep ones tie."""
 TRIES = 3
-"""How many times as many may be tried where some turn out not to fit."""
+"""How many times as many are list-scheduled where none of the first ones turns out to fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How many divisions of a layout are looked at more closely."""
+
+    planned: int
+    """List-scheduled, in the order of their estimates."""
+    simulated: int
+    """Compiled and simulated, in the order of their list schedules."""
+
+
+EFFORTS = {"af_pipe": Effort(6, 2), "ep_overlap": Effort(6, 2), "ep_1f1b": Effort(4, 1)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +49,13 @@ class Choice:
     estimate: Estimate
     config: RunConfig
     """It can be trained."""
-    result: Result
-    """Of the micro-batches that were simulated."""
+    memory: tuple[Memory, ...]
+    """By group."""
+    shares: Shares
+    bound: Bound
+    """Of the makespan."""
+    gap: float
+    """Makespan over its bound."""
     micro_batches: int
     simulated: int
     step_s: float
@@ -39,6 +68,14 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A division whose programs do not fit."""
+
+    estimate: Estimate
+    fullest: Memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The choice, and what it was chosen from."""
 
@@ -48,6 +85,8 @@ class Plan:
     estimates: int
     fitting: int
     """Estimates that fit into memory."""
+    planned: int
+    """List-scheduled."""
     other_way: Choice | None
     """The best division with rows sent the other way, once to each worker or to each host; None
     where there is no other way, or it does not fit."""
@@ -60,8 +99,22 @@ class Plan:
         return self.choices[0]
 
 
-def search(config: RunConfig) -> Plan:
-    """Divide the workers of `config` anew, for the most tokens per second.
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """An estimate and its list schedule."""
+
+    estimate: Estimate
+    planned_s: float = 0.0
+    """Of the whole step; 0 where it is not known."""
+
+    @property
+    def schedule(self) -> str:
+        """Its layout."""
+        return self.estimate.division.schedule
+
+
+def search(config: RunConfig, *, jobs: int = 1) -> Plan:
+    """Divide the workers of `config` anew, for the most tokens per second, on `jobs` processes.
 
     Raises:
         ConfigError: nothing fits into memory, or the loss ties the depth in flight, which is
@@ -79,33 +132,91 @@ def search(config: RunConfig) -> Plan:
             f"{config.train.global_batch_size} allow no layout; give at least 2 workers, and a "
             "batch with a sequence for each attention worker"
         )
-    every = [one for division in found for one in estimates(config, division)]
-    fitting = sorted((one for one in every if one.need <= 1), key=lambda one: one.step_s)
-    choices: list[Choice] = []
-    refused: list[Attempt] = []
-    for schedule, wanted in SIMULATED.items():
-        ranked = [one for one in fitting if one.division.schedule == schedule]
-        kept: list[Choice] = []
-        for one in _unlike(ranked)[: TRIES * wanted]:
-            if len(kept) == wanted or (kept and one.step_s > min(c.step_s for c in kept)):
-                break
-            attempt = attempt_at(config, one)
-            if attempt.trial.fits:
-                kept.append(attempt.simulate())
-            else:
-                refused.append(attempt)
-        choices += kept
-    if not choices:
-        refused = refused or [attempt_at(config, min(every, key=lambda one: one.need))]
-        raise ConfigError(_nothing_fits(config, refused))
-    choices.sort(key=lambda choice: choice.step_s)
+    with processes(jobs) as each:
+        every = list(chain.from_iterable(each(partial(estimates, config), found)))
+        fitting = sorted((one for one in every if one.need <= 1), key=lambda one: one.step_s)
+        sketches, tried = _look_closer(config, fitting, each)
+        if not tried:
+            nearest = min(every, key=lambda one: one.need)
+            tried = [attempt(config, Sketch(nearest))]
+        choices = sorted(_choices(tried), key=lambda one: one.step_s)
+        if not choices:
+            raise ConfigError(
+                _nothing_fits(config, [one for one in tried if isinstance(one, Refusal)])
+            )
+        other = _other_way(config, choices, fitting)
     return Plan(
         choices=tuple(choices),
         divisions=len(found),
         estimates=len(every),
         fitting=len(fitting),
-        other_way=_other_way(config, choices, fitting),
+        planned=len(sketches),
+        other_way=other,
         two_kinds=two_kinds(config),
+    )
+
+
+def _look_closer(
+    config: RunConfig, fitting: Sequence[Estimate], each: Map
+) -> tuple[list[Sketch], list[Choice | Refusal]]:
+    """List-schedule the best estimates of each layout, and simulate the best of those that fit."""
+    ranked = {schedule: _ranked(fitting, schedule) for schedule in EFFORTS}
+    sketches: list[Sketch] = []
+    tried: list[Choice | Refusal] = []
+    for at in range(TRIES):
+        have = {one.schedule for one in _choices(tried)}
+        lacking = {name: effort for name, effort in EFFORTS.items() if name not in have}
+        next_ = [ranked[name][at * e.planned : (at + 1) * e.planned] for name, e in lacking.items()]
+        new = each(partial(sketch, config), list(chain.from_iterable(next_)))
+        sketches += new
+        tried += _simulated(config, sorted(new, key=lambda one: one.planned_s), each)
+    return sketches, tried
+
+
+def _simulated(config: RunConfig, sketches: Sequence[Sketch], each: Map) -> list[Choice | Refusal]:
+    """The best of `sketches`, as many of each layout as are wanted; one after another in place of
+    those that do not fit."""
+    tried: list[Choice | Refusal] = []
+    waiting = {name: [one for one in sketches if one.schedule == name] for name in EFFORTS}
+    while True:
+        fit = Counter(one.schedule for one in _choices(tried))
+        next_ = []
+        for name, effort in EFFORTS.items():
+            lacking = effort.simulated - fit[name]
+            next_ += waiting[name][:lacking]
+            waiting[name] = waiting[name][lacking:]
+        if not next_:
+            return tried
+        tried += each(partial(attempt, config), next_)
+
+
+def _choices(tried: Sequence["Choice | Refusal"]) -> list[Choice]:
+    return [one for one in tried if isinstance(one, Choice)]
+
+
+def sketch(config: RunConfig, estimate: Estimate) -> Sketch:
+    """List-schedule `estimate`."""
+    return Sketch(estimate, planned(estimate.division.of(config, estimate.in_flight)))
+
+
+def attempt(config: RunConfig, sketch: Sketch) -> Choice | Refusal:
+    """Compile the division of `sketch`, and simulate it where it fits."""
+    estimate = sketch.estimate
+    found = trial(estimate.division.of(config, estimate.in_flight))
+    if not found.fits:
+        return Refusal(estimate=estimate, fullest=found.fullest)
+    timed = found.simulate(planned_s=sketch.planned_s)
+    return Choice(
+        estimate=estimate,
+        config=found.config,
+        memory=found.memory,
+        shares=timed.result.shares,
+        bound=timed.bound,
+        gap=timed.makespan_s / timed.bound.time,
+        micro_batches=found.config.micro_batches,
+        simulated=timed.simulated,
+        step_s=timed.step_s,
+        tokens_per_s=config.train.global_batch_size * config.train.sequence_length / timed.step_s,
     )
 
 
@@ -114,12 +225,14 @@ def _other_way(
 ) -> Choice | None:
     """The best of `choices` with rows sent the other way, at the depth that is best for it."""
     best = choices[0].estimate.division
-    others = [one for one in fitting if _is_other_way(one.division, best)]
     simulated = [one for one in choices if _is_other_way(one.estimate.division, best)]
-    if simulated or not others:
-        return simulated[0] if simulated else None
-    attempt = attempt_at(config, others[0])
-    return attempt.simulate() if attempt.trial.fits else None
+    if simulated:
+        return simulated[0]
+    for one in fitting:
+        if _is_other_way(one.division, best):
+            found = attempt(config, Sketch(one))
+            return found if isinstance(found, Choice) else None
+    return None
 
 
 def _is_other_way(one: Division, other: Division) -> bool:
@@ -127,49 +240,21 @@ def _is_other_way(one: Division, other: Division) -> bool:
     return one.dedupe != other.dedupe and alike == other
 
 
-def _unlike(ranked: Sequence[Estimate]) -> list[Estimate]:
-    """The best three depths in flight of each division: deep ones tie."""
-    seen: dict[object, int] = {}
+def _ranked(fitting: Sequence[Estimate], schedule: str) -> list[Estimate]:
+    """Those of one layout, at the best depths in flight of each division."""
+    seen: Counter[Division] = Counter()
     kept = []
-    for one in ranked:
-        seen[one.division] = seen.get(one.division, 0) + 1
-        if seen[one.division] <= TRIES:
+    for one in fitting:
+        if one.division.schedule == schedule and seen[one.division] < DEPTHS:
+            seen[one.division] += 1
             kept.append(one)
     return kept
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """An estimate and its programs."""
-
-    estimate: Estimate
-    trial: Trial
-
-    def simulate(self) -> Choice:
-        """Run the programs' events."""
-        config, train = self.trial.config, self.trial.config.train
-        timed = self.trial.simulate()
-        return Choice(
-            estimate=self.estimate,
-            config=config,
-            result=timed.result,
-            micro_batches=config.micro_batches,
-            simulated=timed.simulated,
-            step_s=timed.step_s,
-            tokens_per_s=train.global_batch_size * train.sequence_length / timed.step_s,
-        )
-
-
-def attempt_at(config: RunConfig, estimate: Estimate) -> Attempt:
-    """Compile `estimate`."""
-    run = estimate.division.of(config, estimate.in_flight)
-    return Attempt(estimate=estimate, trial=trial(run))
-
-
-def _nothing_fits(config: RunConfig, refused: Sequence[Attempt]) -> str:
+def _nothing_fits(config: RunConfig, refused: Sequence[Refusal]) -> str:
     """What is missing in the nearest of all divisions."""
-    nearest = min(refused, key=lambda one: _fullness(one.trial.fullest))
-    fullest = nearest.trial.fullest
+    nearest = min(refused, key=lambda one: _fullness(one.fullest))
+    fullest = nearest.fullest
     use, workers = fullest.use, config.parallel.workers
     states = use.weights + use.gradients + use.optimizer
     rest = use.total - states - use.slots - use.headroom

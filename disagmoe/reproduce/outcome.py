@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 
 from disagmoe.costs.times import StepTimes
+from disagmoe.planner.processes import processes
 from disagmoe.planner.roofline import Roofs, roofs_of
 from disagmoe.planner.trial import trial
 from disagmoe.reproduce.setting import Setting, Split, split_run, times_of
@@ -59,10 +58,8 @@ Found = Mapping[Case, Outcome]
 def outcomes(cases: Iterable[Case], jobs: int) -> dict[Case, Outcome]:
     """Simulate each case once."""
     wanted = list(dict.fromkeys(cases))
-    if jobs == 1 or len(wanted) <= 1:
-        return {case: outcome(case) for case in wanted}
-    with ProcessPoolExecutor(min(jobs, len(wanted)), mp_context=get_context("spawn")) as pool:
-        return dict(zip(wanted, pool.map(outcome, wanted), strict=True))
+    with processes(max(1, min(jobs, len(wanted)))) as each:
+        return dict(zip(wanted, each(outcome, wanted), strict=True))
 
 
 def outcome(case: Case) -> Outcome:
@@ -84,8 +81,8 @@ def outcome(case: Case) -> Outcome:
         seconds=timed.makespan_s,
         compute=spent(Kind.COMPUTE),
         exposed=spent(Kind.RECV_WAIT),
-        bound=result.bound.time * whole,
-        bound_name=result.bound.name,
+        bound=timed.bound.time,
+        bound_name=timed.bound.name,
         roof=roof_s(setting, split, roofs),
         binding=roofs.binding,
         fullest=max(_share(memory) for memory in tried.memory),

@@ -227,6 +227,11 @@ class Simulation:
         """Whether `wire` keeps its group from computing."""
         return self._exposed_exchanges and wire.source == wire.target
 
+    @property
+    def makespan(self) -> float:
+        """End of the last op that has been run."""
+        return max(start + self._places[op % self._length].time for op, start in self._spans)
+
     def timeline(self) -> Timeline:
         """What has been run."""
         spans = []

@@ -74,7 +74,7 @@ def as_text(result: Result) -> str:
             *_groups(result),
             *_nvlink(result),
             "",
-            *memory_lines(result),
+            *memory_lines(result.memory),
             "",
             "longest on the critical path:",
             *_path(result),
@@ -103,9 +103,9 @@ def _nvlink(result: Result) -> list[str]:
     ]
 
 
-def memory_lines(result: Result) -> list[str]:
+def memory_lines(memory: Sequence[Memory]) -> list[str]:
     """The fullest worker of each side, by what fills it."""
-    workers = _fullest(result.memory)
+    workers = _fullest(memory)
     names = [name for name in asdict(workers[0].use) if name != "worst_case"]
     head = "".join(f"{name:>11}" for name in (*names, "total", "available"))
     lines = [f"memory  {head}"]

@@ -12,6 +12,8 @@ def add_frees(
     """Return `instructions` with each slot freed right after the last one that touches it."""
     last: dict[Slot, int] = {}
     for index, instruction in enumerate(instructions):
+        if isinstance(instruction, Transfer) and instruction.op is not Op.WAIT:
+            continue  # its wait comes later
         touched = effects(instruction, group, spec)
         for slot in (*touched.reads, *touched.writes):
             last[slot] = index
@@ -43,7 +45,9 @@ def peak_size(
         if isinstance(instruction, Free):
             now -= alive.pop(instruction.slot)
             continue
-        if isinstance(instruction, Transfer) and instruction.op in (Op.POST_RECV, Op.EXCHANGE):
+        if isinstance(instruction, Transfer):
+            if instruction.op not in (Op.POST_RECV, Op.EXCHANGE):
+                continue
             written: tuple[Slot, ...] = (instruction.key.received,)
         else:
             written = effects(instruction, group, spec).writes
