@@ -31,8 +31,9 @@ def map_unordered(
     workers: dict[Connection, SpawnProcess] = {}
     try:
         for job in _take(todo, min(processes, len(jobs))):
-            connection, process = _spawn(start, arguments)
+            connection, process = _spawn()
             workers[connection] = process
+            _send(connection, process, (start, arguments))
             _send(connection, process, job)
         while workers:
             for ready in wait(list(workers)):
@@ -57,10 +58,12 @@ def _take(items: Iterator[Job], count: int) -> Iterator[Job]:
         yield next(items)
 
 
-def _spawn(start: Any, arguments: tuple[Any, ...]) -> tuple[Connection, SpawnProcess]:
+def _spawn() -> tuple[Connection, SpawnProcess]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, start, arguments), daemon=True)
+    # told of its work over the connection: multiprocessing hands arguments over in a pipe that it
+    # holds open at both ends, so more than fits in there would wait for a dead process for ever
+    process = context.Process(target=_serve, args=(theirs,), daemon=True)
     process.start()
     theirs.close()
     return ours, process
@@ -88,16 +91,18 @@ def _ended(process: SpawnProcess) -> WorkerError:
     return WorkerError(
         f"a process of the pool ended with exit code {process.exitcode} in the middle of its work "
         "(-9 often means that memory ran out); run the command again to go on with what is "
-        "finished, with fewer --processes if memory is short"
+        "finished, with fewer --processes if memory is short; 1 when a script starts means that "
+        'it lacks `if __name__ == "__main__":` around what starts the pool'
     )
 
 
-def _serve(connection: Connection, start: Any, arguments: tuple[Any, ...]) -> None:
+def _serve(connection: Connection) -> None:
     # Ctrl-C reaches the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The parent may be gone: then there is nobody left to tell.
     with contextlib.suppress(EOFError, ConnectionError):
         try:
+            start, arguments = connection.recv()
             work = start(*arguments)
             while True:
                 connection.send(("result", work(connection.recv())))

@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
@@ -47,6 +49,27 @@ def test_an_error_of_the_package_is_raised_here() -> None:
 def test_a_killed_process_is_noticed() -> None:
     with pytest.raises(WorkerError, match=r"ended with exit code -9 in the middle of its work"):
         list(map_unordered(dying, (int(signal.SIGKILL),), [1], 1))
+
+
+SCRIPT = """\
+from operator import add
+from disagmoe.data.pool import map_unordered
+print(list(map_unordered(add, (b"x" * 1_000_000, b""), [1], 1)))
+"""
+
+
+def test_a_script_without_a_guard_ends_and_is_told_why(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert "a process of the pool ended with exit code 1 in the middle of its work" in ended.stderr
+    assert (
+        'means that it lacks `if __name__ == "__main__":` around what starts the pool'
+        in ended.stderr
+    )
 
 
 def test_processes_are_gone_when_the_caller_stops_early() -> None:
