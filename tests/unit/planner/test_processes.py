@@ -2,6 +2,8 @@
 
 import math
 import os
+import time
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,27 @@ def test_several_processes_answer_in_order_and_pass_errors_on() -> None:
         assert os.getpid() not in each(who, range(4))
         with pytest.raises(ConfigError, match=r"^0 is refused$"):
             each(refuse, range(4))
+
+
+def sleep_or_refuse(seconds: float) -> None:
+    if not seconds:
+        raise ConfigError("no time at all")
+    time.sleep(seconds)
+
+
+def test_processes_are_ended_in_the_middle_of_their_work() -> None:
+    began = time.monotonic()
+    pids: list[int] = []
+
+    def work() -> None:
+        with processes(2) as each:
+            pids.extend(each(who, range(4)))
+            each(sleep_or_refuse, [0.0, 60.0])
+
+    with pytest.raises(ConfigError, match=r"^no time at all$"):
+        work()
+    assert time.monotonic() - began < 30
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def test_one_process_is_this_one() -> None:
