@@ -18,7 +18,7 @@ from disagmoe.transport.nccl_book import Book, Entry, disagreements
 from disagmoe.transport.nccl_launch import Flight, LaunchThread, Watch
 from disagmoe.transport.nccl_library import Communicator, Nccl
 from disagmoe.transport.parts import check_parts, copy_self_part, describe
-from disagmoe.transport.rendezvous import meet
+from disagmoe.transport.rendezvous import declare, meet
 from disagmoe.transport.streams import BufferRing, Event, Stream, Streams
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,8 @@ class NcclTransport(Watch):
         start_timeout_s: float,
     ) -> None:
         self._me = me
-        self._store = PrefixStore(f"nccl/e{epoch}", store)
+        self._meeting = PrefixStore(f"e{epoch}", store)
+        self._store = PrefixStore("nccl", self._meeting)
         self._host = host
         self._streams = streams
         self._nccl = nccl
@@ -210,6 +211,7 @@ class NcclTransport(Watch):
 
     def open(self, specs: Sequence[ChannelSpec]) -> dict[str, TransportChannel]:
         """See Transport.open."""
+        declare(self._meeting, self._me, "nccl")
         opened = self._host.open([spec for spec in specs if spec.on_host])
         self._everyone = tuple(dict.fromkeys(name for spec in specs for name in spec.members))
         world = self._join(ChannelSpec(_WORLD, self._everyone, self._everyone))
@@ -220,23 +222,19 @@ class NcclTransport(Watch):
                 raise TransportError(f"channel {spec.name} is open already on {self._me}")
             self._names.add(spec.name)
             if spec.mesh:
-                self._meet(spec)
+                meet(self._meeting, spec, self._me, self._start_timeout_s)
             channel = NcclChannel(spec, self._me, world if spec.mesh else self._join(spec), self)
             channel.warm()
             opened[spec.name] = channel
         self._poster = None  # whoever posts first in the run
         return opened
 
-    def _meet(self, spec: ChannelSpec) -> PrefixStore:
-        store = PrefixStore(spec.name, self._store)
-        meet(store, spec, self._me, "nccl", self._start_timeout_s)
-        return store
-
     def _join(self, spec: ChannelSpec) -> _Link:
         """Make the communicator of `spec` with all its members."""
         if spec.name in self._links:
             return self._links[spec.name]
-        store = self._meet(spec)
+        meet(self._meeting, spec, self._me, self._start_timeout_s)
+        store = PrefixStore(spec.name, self._store)
         ranks = {name: rank for rank, name in enumerate(spec.members)}
         where = f"channel {spec.name}: {self._me} joins {', '.join(spec.members)}"
 
