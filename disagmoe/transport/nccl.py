@@ -6,7 +6,7 @@ See README.md for NCCL's rules and how they are kept.
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ from torch.distributed import DistError, PrefixStore, Store  # type: ignore[attr
 from disagmoe.errors import TransportError
 from disagmoe.transport.base import ChannelSpec, Transport, TransportChannel, Work
 from disagmoe.transport.nccl_book import Book, Entry, disagreements
+from disagmoe.transport.nccl_groups import MOST_CALLS, divide
 from disagmoe.transport.nccl_launch import Flight, LaunchThread, Watch
 from disagmoe.transport.nccl_library import Communicator, Nccl
 from disagmoe.transport.parts import check_parts, copy_self_part, describe
@@ -86,7 +87,7 @@ class NcclChannel:
             entry,
             self._link.stream,
             transport.ready(outgoing, incoming),
-            lambda: transport.call_group(self._link, outgoing, incoming),
+            lambda: transport.call_groups(self._link, outgoing, incoming),
             (*outgoing.values(), *incoming.values()),
         )
         transport.launch_thread.launch(flight)
@@ -292,21 +293,26 @@ class NcclTransport(Watch):
             return (*events, self._streams.now())
         return tuple(events)
 
-    def call_group(
+    def call_groups(
         self, link: _Link, sends: Mapping[str, torch.Tensor], recvs: Mapping[str, torch.Tensor]
     ) -> None:
-        """Launch one group on the stream of `link`. In the launch thread."""
-        nccl, stream = self._nccl, link.stream.handle
-        nccl.call("start a group", nccl.group_start)
-        for call, tensors in (
-            (link.communicator.send, sends),
-            (link.communicator.recv, recvs),
-        ):
-            for peer, tensor in tensors.items():
-                code, rank = nccl.dtype(tensor.dtype), link.ranks[peer]
-                what = f"{call.__name__} {describe(tensor)} with {peer}"
-                nccl.call(what, call, tensor.data_ptr(), tensor.numel(), code, rank, stream)
-        nccl.call("launch a group", nccl.group_end)
+        """Launch a transfer on the stream of `link`, as one group if NCCL can do that. In the
+        launch thread."""
+        nccl = self._nccl
+        for targets, sources in divide(self._me, sends, recvs, link.ranks, MOST_CALLS):
+            nccl.call("start a group", nccl.group_start)
+            for target in targets:
+                self._call(link, link.communicator.send, target, sends[target])
+            for source in sources:
+                self._call(link, link.communicator.recv, source, recvs[source])
+            nccl.call("launch a group", nccl.group_end)
+
+    def _call(
+        self, link: _Link, call: Callable[..., object], peer: str, tensor: torch.Tensor
+    ) -> None:
+        code, rank, stream = self._nccl.dtype(tensor.dtype), link.ranks[peer], link.stream.handle
+        what = f"{call.__name__} {describe(tensor)} with {peer}"
+        self._nccl.call(what, call, tensor.data_ptr(), tensor.numel(), code, rank, stream)
 
     def health(self) -> None:
         """See Watch.health."""

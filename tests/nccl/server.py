@@ -75,6 +75,8 @@ class StandinServer:
         self._current: dict[str, Op] = {}
         self._sealed = False
         self.violations: list[str] = []
+        self.most_parts = 0
+        """Of an operation so far."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def seal(self) -> None:
@@ -141,6 +143,7 @@ class StandinServer:
         comm = self._comms[uid]
         op = Op(device, number, comm, rank)
         op.parts = [Part(op, *part) for part in parts]  # type: ignore[arg-type]
+        self.most_parts = max(self.most_parts, len(parts))
         assert device not in self._current, f"{device} is not serial"
         self._current[device] = op
         for part in op.parts:
