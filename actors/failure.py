@@ -10,6 +10,11 @@ from disagmoe.errors import DisagMoEError, PlacementError, TransportError
 from disagmoe.runtime.memory import is_out_of_memory
 from disagmoe.units import KIB, format_bytes
 
+_LESS = (
+    "Less is needed with a smaller parallel.micro_batch_size or parallel.in_flight, or with more "
+    "workers"
+)
+
 
 def failure_of(worker: str, error: BaseException) -> WorkerFailure:
     """Describe what `worker` has raised."""
@@ -31,10 +36,7 @@ def failure_of(worker: str, error: BaseException) -> WorkerFailure:
 
 def _memory_hint() -> str:
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
-    return (
-        f"out of memory; this process has held at most {format_bytes(peak_bytes)}. Less is needed "
-        "with a smaller parallel.micro_batch_size or parallel.in_flight, or with more workers"
-    )
+    return f"out of memory; this process has held at most {format_bytes(peak_bytes)}. {_LESS}"
 
 
 def _causes(error: BaseException) -> Iterable[BaseException]:
@@ -72,6 +74,19 @@ def died(worker: str, reason: str, *, preempted: bool = False) -> WorkerFailure:
         kind=FailureKind.PREEMPTED if preempted else FailureKind.DIED,
         message=f"{worker} died: {how} ({exit_detail(reason)})",
         details=reason,
+        at_s=time.time(),
+    )
+
+
+def evicted(worker: str, report: str) -> WorkerFailure:
+    """Describe the death of `worker` by the hand of Ray, which ends processes before a node has no
+    memory left; `report` says so in its first line, and then who had how much."""
+    first, *_ = report.splitlines()
+    return WorkerFailure(
+        worker=worker,
+        kind=FailureKind.MEMORY,
+        message=f"{worker} died: Ray has ended its process ({first})\n{_LESS}",
+        details=report,
         at_s=time.time(),
     )
 

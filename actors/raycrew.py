@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError
 
 from disagmoe.actors.crew import Reply
-from disagmoe.actors.failure import died, failure_of
+from disagmoe.actors.failure import died, evicted, failure_of
 from disagmoe.actors.messages import Call, Outcome, Progress, RunPlan, WorkerAssignment
 from disagmoe.actors.worker import AttentionWorker, ColocatedWorker, ExpertWorker
 from disagmoe.schedule.layout import Side, Worker
@@ -96,6 +96,8 @@ class RayCrew:
             outcome: Outcome = ray.get(ref)
         except RayActorError as error:
             return died(name, str(error), preempted=error.preempted)
+        except OutOfMemoryError as error:  # no RayActorError, though the actor is as dead
+            return evicted(name, str(error))
         except RayError as error:
             return failure_of(name, error)
         return outcome

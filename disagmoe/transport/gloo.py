@@ -17,7 +17,7 @@ from torch.distributed import Work as GlooHandle
 from disagmoe.errors import TransportError
 from disagmoe.transport.base import ChannelSpec, TransportChannel
 from disagmoe.transport.parts import check_parts, copy_self_part, describe, place
-from disagmoe.transport.rendezvous import meet
+from disagmoe.transport.rendezvous import declare, meet
 
 _TAG = 0  # NCCL has no tags, so no backend may lean on them.
 _CANARY_BYTES = 16
@@ -188,8 +188,7 @@ class GlooTransport:
         interface: str | None = None,
     ) -> None:
         self._me = me
-        self._store = store
-        self._epoch = epoch
+        self._store = PrefixStore(f"e{epoch}", store)
         self._timeout_s = timeout_s
         self._start_timeout_s = start_timeout_s
         # gloo completes a receive in silence when the message is shorter than the buffer. A random
@@ -213,6 +212,7 @@ class GlooTransport:
 
     def open(self, specs: Sequence[ChannelSpec]) -> dict[str, TransportChannel]:
         """See Transport.open."""
+        declare(self._store, self._me, "gloo")
         opened: dict[str, TransportChannel] = {}
         for spec in specs:
             if self._me in spec.members:
@@ -223,8 +223,8 @@ class GlooTransport:
         return opened
 
     def _open(self, spec: ChannelSpec) -> GlooChannel:
-        store = PrefixStore(f"{spec.name}/e{self._epoch}", self._store)
-        meet(store, spec, self._me, "gloo", self._start_timeout_s)
+        meet(self._store, spec, self._me, self._start_timeout_s)
+        store = PrefixStore(spec.name, self._store)
         # The stubs of torch call this class and its fields by other names than the library does.
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [self._device]

@@ -6,7 +6,7 @@ See README.md for NCCL's rules and how they are kept.
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,10 +15,11 @@ from torch.distributed import DistError, PrefixStore, Store  # type: ignore[attr
 from disagmoe.errors import TransportError
 from disagmoe.transport.base import ChannelSpec, Transport, TransportChannel, Work
 from disagmoe.transport.nccl_book import Book, Entry, disagreements
+from disagmoe.transport.nccl_groups import MOST_CALLS, divide
 from disagmoe.transport.nccl_launch import Flight, LaunchThread, Watch
 from disagmoe.transport.nccl_library import Communicator, Nccl
 from disagmoe.transport.parts import check_parts, copy_self_part, describe
-from disagmoe.transport.rendezvous import meet
+from disagmoe.transport.rendezvous import declare, meet
 from disagmoe.transport.streams import BufferRing, Event, Stream, Streams
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class NcclChannel:
             entry,
             self._link.stream,
             transport.ready(outgoing, incoming),
-            lambda: transport.call_group(self._link, outgoing, incoming),
+            lambda: transport.call_groups(self._link, outgoing, incoming),
             (*outgoing.values(), *incoming.values()),
         )
         transport.launch_thread.launch(flight)
@@ -149,7 +150,8 @@ class NcclTransport(Watch):
         start_timeout_s: float,
     ) -> None:
         self._me = me
-        self._store = PrefixStore(f"nccl/e{epoch}", store)
+        self._meeting = PrefixStore(f"e{epoch}", store)
+        self._store = PrefixStore("nccl", self._meeting)
         self._host = host
         self._streams = streams
         self._nccl = nccl
@@ -210,6 +212,7 @@ class NcclTransport(Watch):
 
     def open(self, specs: Sequence[ChannelSpec]) -> dict[str, TransportChannel]:
         """See Transport.open."""
+        declare(self._meeting, self._me, "nccl")
         opened = self._host.open([spec for spec in specs if spec.on_host])
         self._everyone = tuple(dict.fromkeys(name for spec in specs for name in spec.members))
         world = self._join(ChannelSpec(_WORLD, self._everyone, self._everyone))
@@ -220,23 +223,19 @@ class NcclTransport(Watch):
                 raise TransportError(f"channel {spec.name} is open already on {self._me}")
             self._names.add(spec.name)
             if spec.mesh:
-                self._meet(spec)
+                meet(self._meeting, spec, self._me, self._start_timeout_s)
             channel = NcclChannel(spec, self._me, world if spec.mesh else self._join(spec), self)
             channel.warm()
             opened[spec.name] = channel
         self._poster = None  # whoever posts first in the run
         return opened
 
-    def _meet(self, spec: ChannelSpec) -> PrefixStore:
-        store = PrefixStore(spec.name, self._store)
-        meet(store, spec, self._me, "nccl", self._start_timeout_s)
-        return store
-
     def _join(self, spec: ChannelSpec) -> _Link:
         """Make the communicator of `spec` with all its members."""
         if spec.name in self._links:
             return self._links[spec.name]
-        store = self._meet(spec)
+        meet(self._meeting, spec, self._me, self._start_timeout_s)
+        store = PrefixStore(spec.name, self._store)
         ranks = {name: rank for rank, name in enumerate(spec.members)}
         where = f"channel {spec.name}: {self._me} joins {', '.join(spec.members)}"
 
@@ -294,21 +293,26 @@ class NcclTransport(Watch):
             return (*events, self._streams.now())
         return tuple(events)
 
-    def call_group(
+    def call_groups(
         self, link: _Link, sends: Mapping[str, torch.Tensor], recvs: Mapping[str, torch.Tensor]
     ) -> None:
-        """Launch one group on the stream of `link`. In the launch thread."""
-        nccl, stream = self._nccl, link.stream.handle
-        nccl.call("start a group", nccl.group_start)
-        for call, tensors in (
-            (link.communicator.send, sends),
-            (link.communicator.recv, recvs),
-        ):
-            for peer, tensor in tensors.items():
-                code, rank = nccl.dtype(tensor.dtype), link.ranks[peer]
-                what = f"{call.__name__} {describe(tensor)} with {peer}"
-                nccl.call(what, call, tensor.data_ptr(), tensor.numel(), code, rank, stream)
-        nccl.call("launch a group", nccl.group_end)
+        """Launch a transfer on the stream of `link`, as one group if NCCL can do that. In the
+        launch thread."""
+        nccl = self._nccl
+        for targets, sources in divide(self._me, sends, recvs, link.ranks, MOST_CALLS):
+            nccl.call("start a group", nccl.group_start)
+            for target in targets:
+                self._call(link, link.communicator.send, target, sends[target])
+            for source in sources:
+                self._call(link, link.communicator.recv, source, recvs[source])
+            nccl.call("launch a group", nccl.group_end)
+
+    def _call(
+        self, link: _Link, call: Callable[..., object], peer: str, tensor: torch.Tensor
+    ) -> None:
+        code, rank, stream = self._nccl.dtype(tensor.dtype), link.ranks[peer], link.stream.handle
+        what = f"{call.__name__} {describe(tensor)} with {peer}"
+        self._nccl.call(what, call, tensor.data_ptr(), tensor.numel(), code, rank, stream)
 
     def health(self) -> None:
         """See Watch.health."""

@@ -49,7 +49,7 @@ class Flight:
     ready: tuple[Event, ...]
     """What it begins after: its tensors are computed, its buffers are read."""
     launch: Callable[[], None]
-    """The library calls, as one group."""
+    """The library calls."""
     tensors: tuple[torch.Tensor, ...]
     """Held until the transfer is complete."""
     launched: threading.Event = field(default_factory=threading.Event)

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 
 from torch.distributed import DistError, Store, TCPStore  # type: ignore[attr-defined]
@@ -61,27 +62,53 @@ def connect(host: str, port: int, timeout_s: float) -> TCPStore:
         ) from error
 
 
-def meet(store: Store, spec: ChannelSpec, me: str, backend: str, timeout_s: float) -> None:
-    """Wait until all members of `spec` have come to open it over `backend`; `store` is the
-    channel's own.
+def declare(store: Store, me: str, backend: str) -> None:
+    """Tell the others that `me` carries tensors over `backend`, before it waits for any of them;
+    `store` is that of the epoch. What `me` has said first holds: a backend that only serves another
+    one has nothing to add."""
+    store.compare_set(f"backend/{me}", "", backend)
+
+
+def meet(store: Store, spec: ChannelSpec, me: str, timeout_s: float) -> None:
+    """Wait until all members of `spec`, who have declared their backends, have come to open it;
+    `store` is that of the epoch.
 
     No backend could tell who is missing. Raises TransportError that names who does not come within
-    `timeout_s`, or who has another idea of the channel.
+    `timeout_s`, or who has another idea of the channel, or another backend: such a worker may be
+    waiting at another channel.
     """
-    card = f"{backend}: {', '.join(spec.sources)} to {', '.join(spec.targets)}"
-    store.set(f"hello/{me}", card)
+    card = f"{', '.join(spec.sources)} to {', '.join(spec.targets)}"
+    hello = {name: f"{spec.name}/hello/{name}" for name in spec.members}
+    store.set(hello[me], card)
     deadline = time.monotonic() + timeout_s
     missing = list(spec.members)
-    while missing := [name for name in missing if not store.check([f"hello/{name}"])]:
+    while missing := [name for name in missing if not store.check([hello[name]])]:
+        _agree(store, spec, (me, *missing))
         if time.monotonic() > deadline:
             raise TransportError(
                 f"channel {spec.name}: {me} has waited {timeout_s:g} s for "
                 f"{', '.join(missing)} to open it"
             )
         time.sleep(_POLL_S)
+    _agree(store, spec, spec.members)
     for name in spec.members:
-        theirs = store.get(f"hello/{name}").decode()
+        theirs = store.get(hello[name]).decode()
         if theirs != card:
             raise TransportError(
                 f"channel {spec.name}: {me} opens it as {card!r}, {name} as {theirs!r}"
             )
+
+
+def _agree(store: Store, spec: ChannelSpec, names: Iterable[str]) -> None:
+    """Raise TransportError where those of `names` who have declared a backend differ in it."""
+    keys = {name: f"backend/{name}" for name in names}
+    declared: dict[str, list[str]] = {}
+    for name, key in keys.items():
+        if store.check([key]):
+            declared.setdefault(store.get(key).decode(), []).append(name)
+    if len(declared) > 1:
+        said = ", ".join(f"{', '.join(declared[one])} over {one}" for one in sorted(declared))
+        raise TransportError(
+            f"channel {spec.name}: its members carry tensors in different ways: {said}; all "
+            "workers of a run need the same cluster.transport and cluster.device"
+        )

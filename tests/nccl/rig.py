@@ -1,7 +1,9 @@
 """An NCCL transport over the stand-in, for one worker in a thread or a process of its own."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from disagmoe.transport.base import ChannelSpec, TransportChannel
 from disagmoe.transport.gloo import GlooTransport
 from disagmoe.transport.nccl import NcclTransport
 from disagmoe.transport.nccl_library import Nccl
@@ -12,9 +14,15 @@ LOOPBACK = "127.0.0.1"
 
 
 class StandinTransport(NcclTransport):
-    """A transport that takes its device along when it goes."""
+    """A transport that takes its device along when it goes, and says when all edges are warm."""
 
     standin: StandinDevice
+
+    def open(self, specs: Sequence[ChannelSpec]) -> dict[str, TransportChannel]:
+        self.standin.say("opening")
+        opened = super().open(specs)
+        self.standin.say("opened")
+        return opened
 
     def close(self) -> None:
         super().close()

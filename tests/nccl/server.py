@@ -73,18 +73,11 @@ class StandinServer:
         self._comms: dict[bytes, Comm] = {}
         self._links: dict[str, Connection] = {}
         self._current: dict[str, Op] = {}
-        self._sealed = False
+        self._open: set[str] = set()
         self.violations: list[str] = []
+        self.most_parts = 0
+        """Of an operation so far."""
         threading.Thread(target=self._accept, daemon=True).start()
-
-    def seal(self) -> None:
-        """From now on an edge that has carried no message yet may carry none: NCCL would connect it
-        in the middle of a step."""
-        self._sealed = True
-
-    def forget(self) -> None:
-        """Begin another run: nothing is sealed."""
-        self._sealed = False
 
     def close(self) -> None:
         """Stop listening."""
@@ -121,6 +114,13 @@ class StandinServer:
         with contextlib.suppress(OSError):  # the thread that serves it will notice
             self._links[device].send(message)
 
+    def _on_opening(self, device: str) -> None:
+        self._open.discard(device)
+
+    def _on_opened(self, device: str) -> None:
+        """From now on `device` uses no edge that has carried no message yet."""
+        self._open.add(device)
+
     def _on_id(self, device: str) -> None:
         uid = next(self._ids).to_bytes(8, "little") + os.urandom(ID_BYTES - 8)
         self._tell(device, "id", uid)
@@ -141,12 +141,15 @@ class StandinServer:
         comm = self._comms[uid]
         op = Op(device, number, comm, rank)
         op.parts = [Part(op, *part) for part in parts]  # type: ignore[arg-type]
+        self.most_parts = max(self.most_parts, len(parts))
         assert device not in self._current, f"{device} is not serial"
         self._current[device] = op
         for part in op.parts:
             edge = (rank, part.peer) if part.verb == "send" else (part.peer, rank)
-            if self._sealed and edge not in comm.edges:
+            if device in self._open and edge not in comm.edges:
+                # NCCL would connect it in the middle of a step
                 self._violate(uid, comm, f"{op} uses an edge that was never warmed")
+                return
             sends, recvs = comm.edges.setdefault(edge, (deque(), deque()))
             (sends if part.verb == "send" else recvs).append(part)
             while sends and recvs and not comm.broken:  # a broken one moves nothing more

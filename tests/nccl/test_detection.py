@@ -172,6 +172,23 @@ def test_a_missing_receive(pair: Callable[[Body, Body], dict[str, str]]) -> None
     assert ended[F].startswith("another worker has failed: channel A0>F0.act, worker A0.0, post 0")
 
 
+def test_an_edge_that_is_connected_in_the_middle_of_a_step(
+    pair: Callable[[Body, Body], dict[str, str]],
+    server: StandinServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("disagmoe.transport.nccl.NcclChannel.warm", lambda channel: None)
+    before = len(server.violations)
+    ended = pair(
+        lambda _, open_: open_[OUT.name].post({F: rows(4)}, {}, "L0 m0").wait(),
+        lambda _, open_: open_[OUT.name].post({}, {A: rows(4)}, "L0 m0").wait(),
+    )
+    assert all(ended.values())
+    found = server.violations[before:]
+    assert found
+    assert all(text.endswith(" uses an edge that was never warmed") for text in found)
+
+
 def test_a_second_launch_thread(pair: Callable[[Body, Body], dict[str, str]]) -> None:
     told: list[str] = []
 

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from disagmoe.actors.failure import died, failure_of, in_order_of_cause, is_collateral
-from disagmoe.actors.messages import FailureKind
+from disagmoe.actors.failure import died, evicted, failure_of, in_order_of_cause, is_collateral
+from disagmoe.actors.messages import FailureKind, WorkerFailure
 from disagmoe.errors import DataError, DisagMoEError, TransportError, WorkerError
 from tests.unit.actors.fakes import failure
 
@@ -52,6 +52,19 @@ def test_a_death_says_how_the_process_ended() -> None:
     assert died("F0.1", "gone").message == "F0.1 died: its process is gone (gone)"
 
 
+def test_a_death_for_want_of_memory_says_what_needs_less() -> None:
+    report = "1 worker(s) were killed due to the node running low on memory.\nOOM kill reason: ..."
+    found = evicted("F0.1", report)
+    assert found.kind is FailureKind.MEMORY
+    assert found.message == (
+        "F0.1 died: Ray has ended its process (1 worker(s) were killed due to the node running low "
+        "on memory.)\nLess is needed with a smaller parallel.micro_batch_size or "
+        "parallel.in_flight, or with more workers"
+    )
+    assert found.details == report
+    assert not is_collateral(found)
+
+
 FAILURES = [
     failure("A0.0", "transport", 1.0),
     failure("A0.1", "late", 1.5),
@@ -61,5 +74,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(FAILURES)))
-def test_the_cause_comes_first_whatever_was_noticed_first(order: tuple) -> None:
+def test_the_cause_comes_first_whatever_was_noticed_first(
+    order: tuple[WorkerFailure, ...],
+) -> None:
     assert [found.worker for found in in_order_of_cause(order)] == ["F0.0", "F0.1", "A0.1", "A0.0"]
