@@ -23,6 +23,7 @@ from disagmoe.checkpoint.commit import commit
 from disagmoe.checkpoint.manifest import Done
 from disagmoe.config.run import RunConfig
 from disagmoe.errors import CheckpointError
+from disagmoe.model.names import saved_shapes
 from disagmoe.runtime.saving import SavedPart
 from disagmoe.storage import Location
 
@@ -173,6 +174,7 @@ class Keeper:
         manifest = commit(
             place,
             [part.part for part in parts],
+            shapes=saved_shapes(save.config.model),
             done=Done(
                 step=save.step,
                 updates=parts[0].updates,

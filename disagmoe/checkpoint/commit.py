@@ -14,7 +14,7 @@ from disagmoe.checkpoint.manifest import (
     write_manifest,
 )
 from disagmoe.checkpoint.part import Part
-from disagmoe.checkpoint.slices import uncovered
+from disagmoe.checkpoint.slices import Shape, uncovered
 from disagmoe.config.run import RunConfig
 from disagmoe.storage import Location
 
@@ -23,6 +23,7 @@ def commit(
     place: Location,
     parts: Sequence[Part],
     *,
+    shapes: Mapping[str, Shape],
     done: Done,
     data: Mapping[str, Any],
     config: RunConfig,
@@ -30,7 +31,8 @@ def commit(
     versions: dict[str, str],
     block_bytes: int = BLOCK_BYTES,
 ) -> Manifest:
-    """Write the manifest of the checkpoint in `place`, all of whose `parts` are durable.
+    """Write the manifest of the checkpoint in `place`, all of whose `parts` are durable; `shapes`
+    are those of all that it has to hold.
 
     Raises CheckpointError where it cannot be written.
     """
@@ -44,18 +46,23 @@ def commit(
         versions=versions,
         block_bytes=block_bytes,
         files=[part.file for part in parts],
-        parameters=_parameters(parts),
+        parameters=_parameters(parts, shapes),
     )
     write_manifest(place, manifest)
     return manifest
 
 
-def _parameters(parts: Sequence[Part]) -> dict[str, ParameterEntry]:
-    """Every parameter once, with the place of all of its elements."""
-    found: dict[str, ParameterEntry] = {}
+def _parameters(parts: Sequence[Part], shapes: Mapping[str, Shape]) -> dict[str, ParameterEntry]:
+    """All of `shapes`, with the place of all of their elements."""
+    found = {name: ParameterEntry(shape=shape, slices=[]) for name, shape in shapes.items()}
     for index, part in enumerate(parts):
         for piece in part.slices:
-            entry = found.setdefault(piece.name, ParameterEntry(shape=piece.shape, slices=[]))
+            entry = found.get(piece.name)
+            if entry is None or entry.shape != piece.shape:
+                raise AssertionError(
+                    f"{part.file.worker} has saved {piece.name} of shape {piece.shape}, which the "
+                    "model has not"
+                )
             entry.slices.append((piece.start, piece.stop, index))
     for name, entry in found.items():
         size = math.prod(entry.shape)

@@ -86,6 +86,7 @@ def import_model(
     manifest = commit(
         place,
         parts,
+        shapes=names.saved_shapes(run.model),
         done=Done(step=0, updates=0, tokens=0, first_loss=None),
         data=DataPosition().model_dump(),
         config=run,

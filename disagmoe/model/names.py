@@ -163,6 +163,15 @@ def global_shapes(config: ModelConfig) -> dict[str, Shape]:
     return shapes | head_shapes(config)
 
 
+def saved_shapes(config: ModelConfig) -> dict[str, Shape]:
+    """Everything that a checkpoint of the network holds: its parameters, and the biases that
+    balance its experts."""
+    shapes = global_shapes(config)
+    for layer in range(config.layers):
+        shapes |= balance_shapes(config, layer)
+    return shapes
+
+
 def is_norm(name: str) -> bool:
     """Whether a global name is the weight of a norm: starts at 1 and has no weight decay."""
     return name.removesuffix(".weight").endswith("norm")

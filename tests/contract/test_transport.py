@@ -4,8 +4,10 @@ and staged, on gloo between threads and between processes, and on NCCL's."""
 import itertools
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -20,7 +22,17 @@ from disagmoe.transport.inproc import InprocHub
 from disagmoe.transport.rendezvous import StoreServer, connect
 from disagmoe.transport.staged import StagedTransport
 from tests.contract import transport_cases as cases
-from tests.contract.transport_cases import ATTENTION, EXPERTS, MESH, WORKERS, Case, Member, value
+from tests.contract.transport_cases import (
+    ATTENTION,
+    BACKWARD,
+    EXPERTS,
+    FORWARD,
+    MESH,
+    WORKERS,
+    Case,
+    Member,
+    value,
+)
 from tests.nccl.rig import Standin
 from tests.nccl.server import StandinServer
 
@@ -176,11 +188,20 @@ def test_all_types_travel(run: Run) -> None:
     }
 
 
+BOTH_WAYS = {a: {f: (float(value(f, a)),) * 3 for f in EXPERTS} for a in ATTENTION} | {
+    f: {a: (float(value(a, f)),) * 3 for a in ATTENTION} for f in EXPERTS
+}
+
+
 def test_large_messages_both_ways_do_not_deadlock(run: Run) -> None:
-    results = run(cases.both_ways)
-    expected = {a: {f: (float(value(f, a)),) * 3 for f in EXPERTS} for a in ATTENTION}
-    expected |= {f: {a: (float(value(a, f)),) * 3 for a in ATTENTION} for f in EXPERTS}
-    assert results == expected
+    assert run(cases.both_ways) == BOTH_WAYS
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("run", ["gloo-processes"], indirect=True)
+def test_messages_that_no_buffer_of_the_system_takes_do_not_deadlock(run: Run) -> None:
+    """Two micro-batches in flight in opposite directions, with more than 64 MiB on every edge."""
+    assert run(partial(cases.both_ways, count=17 * 2**20)) == BOTH_WAYS
 
 
 def test_post_does_not_wait_for_the_peer(run: Run) -> None:
@@ -270,6 +291,36 @@ def test_members_must_agree_on_a_channel(make: Callable[[str], Transport]) -> No
     results = cases.run_threads(open_otherwise, lambda member: None, (spec,))
     assert "channel pair: A0.0 opens it as" in str(results["A0.0"])
     assert "channel pair: F0.0 opens it as" in str(results["F0.0"])
+
+
+@pytest.mark.gloo
+def test_two_runs_on_one_machine_do_not_meet() -> None:
+    """Same workers, same channels, same epoch, at the same time; only their stores are two."""
+    together = threading.Barrier(2 * len(WORKERS))
+
+    def count(source: str, target: str) -> int:
+        return 0 if target == "F0.1" else 2
+
+    def exchanges(member: Member, salt: int) -> list[Any]:
+        together.wait(PATIENT_S)  # all channels of both are open
+        return [
+            cases.exchange(member, spec, count, salt)
+            for _ in range(3)
+            for spec in (FORWARD, BACKWARD)
+        ]
+
+    def run_with(salt: int) -> dict[str, Any]:
+        with closing(StoreServer(LOOPBACK)) as store:
+            make = partial(gloo_transport, port=store.port, epoch=0, timeout_s=PATIENT_S)
+            return cases.run_threads(make, partial(exchanges, salt=salt))
+
+    with ThreadPoolExecutor(2) as threads:
+        for salt, results in enumerate(threads.map(run_with, range(2))):
+            assert results == {
+                a: [{}, {f: rows(f, a, 2, salt) for f in EXPERTS}] * 3 for a in ATTENTION
+            } | {
+                f: [{a: rows(a, f, count(a, f), salt) for a in ATTENTION}, {}] * 3 for f in EXPERTS
+            }
 
 
 def die_while_others_wait(name: str, port: int, report: Any) -> None:

@@ -156,15 +156,15 @@ def dtypes(member: Member) -> Any:
 LARGE = 9 * 2**20 // 4
 
 
-def both_ways(member: Member) -> Any:
-    """All post more than 8 MiB each way before any waits, sends first; nobody stands still. Where
+def both_ways(member: Member, count: int = LARGE) -> Any:
+    """All post `count` elements each way before any waits, sends first; nobody stands still. Where
     launches have one order, experts receive first."""
     me = member.me
     out, back = (FORWARD, BACKWARD) if me in ATTENTION else (BACKWARD, FORWARD)
-    recvs = {s: torch.zeros(LARGE) for s in back.sources}
+    recvs = {s: torch.zeros(count) for s in back.sources}
     one_order = member.transport.launches is not None and me in EXPERTS
     received = member.post(back, {}, recvs) if one_order else None
-    sent = member.post(out, {t: torch.full((LARGE,), float(value(me, t))) for t in out.targets})
+    sent = member.post(out, {t: torch.full((count,), float(value(me, t))) for t in out.targets})
     received = received or member.post(back, {}, recvs)
     sent.wait()
     received.wait()

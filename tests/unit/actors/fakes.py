@@ -1,5 +1,6 @@
 """A crew without processes, and reports for it."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from disagmoe.actors.crew import Reply
@@ -20,10 +21,12 @@ from disagmoe.checkpoint.manifest import FileEntry
 from disagmoe.checkpoint.part import Part
 from disagmoe.checkpoint.slices import Slice
 from disagmoe.data.position import DataPosition
+from disagmoe.model.names import saved_shapes
 from disagmoe.runtime.report import EvalReport, HopCounts, StepReport
 from disagmoe.runtime.saving import SavedPart
 from disagmoe.schedule.accounting import Kind
 from disagmoe.transport.counted import Traffic
+from tests.unit.checkpoint.saved import TINY
 
 WORKERS = ("A0.0", "F0.0")
 
@@ -84,11 +87,15 @@ def good_outcome(call: Call, worker: str) -> Outcome:
 
 
 def saved_part(worker: str) -> SavedPart:
-    """The half of a parameter that a worker has not written."""
+    """One of two halves of all that a checkpoint of the model of configs/tiny.toml holds."""
     file = FileEntry(name=f"{worker}.safetensors", worker=worker, size_bytes=100, sha256=["00"])
-    half = 2 * WORKERS.index(worker)
+    slices = []
+    for name, shape in saved_shapes(TINY.model).items():
+        size = math.prod(shape)
+        start, stop = (0, size // 2) if worker == WORKERS[0] else (size // 2, size)
+        slices.append(Slice(name, shape, start, stop))
     data = DataPosition(mixed=8) if worker == WORKERS[0] else None
-    return SavedPart(Part(file, (Slice("a", (4,), half, half + 2),)), updates=3, data=data)
+    return SavedPart(Part(file, tuple(slices)), updates=3, data=data)
 
 
 class FakeClock:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,21 @@ def test_what_cannot_be_committed_is_told(tmp_path: Path) -> None:
         CheckpointError, match=r"step-1/manifest\.json: cannot be written \(No such"
     ):
         setting.finish()
+
+
+def test_an_expert_that_nobody_has_saved_is_told(tmp_path: Path) -> None:
+    setting = Setting(tmp_path)
+    setting.step(0)
+    for worker in WORKERS:
+        whole = saved_part(worker)
+        lacking = tuple(cut for cut in whole.part.slices if ".experts.3." not in cut.name)
+        saved = replace(whole, part=replace(whole.part, slices=lacking))
+        setting.keeper.add(1, Saved(worker, saved))
+    with pytest.raises(
+        AssertionError, match=r"^layers\.0\.experts\.3\.\S+ is not saved exactly once: \[\] of "
+    ):
+        setting.finish()
+    assert complete_steps(setting.folder) == []
 
 
 def test_a_run_begins_with_a_clear_folder(tmp_path: Path) -> None:

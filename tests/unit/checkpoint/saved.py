@@ -70,6 +70,7 @@ def saved(
     manifest = commit(
         place,
         parts(place, whole, cuts, kinds),
+        shapes={name: tuple(t.shape) for (kind, name), t in whole.items() if kind is Kind.MASTER},
         done=Done(step=step, updates=step, tokens=100 * step, first_loss=5.0, last_loss=4.5),
         data=data or {},
         config=config,
