@@ -57,12 +57,7 @@ def check_local() -> None:
             'cluster.mode = "local" starts a Ray of its own, but this process is connected to one '
             "already; call ray.shutdown() first, or train in a process of its own"
         )
-    base = _temp_base()
-    if not os.access(base, os.W_OK | os.X_OK):
-        raise ConfigError(
-            f"{base} is no directory that can be written to; name another one for the temporary "
-            "files of Ray with RAY_TMPDIR"
-        )
+    _temp_base()
 
 
 def _start(temp_dir: str, cpus: int, threads: int) -> str:
@@ -116,7 +111,7 @@ def loopback_as_node_address() -> Iterator[None]:
 def temporary_folder() -> Iterator[str]:
     """Make a folder for the files of a Ray, gone with the block.
 
-    Raises ConfigError when its path would be too long.
+    Raises ConfigError when its path would be too long, or cannot be written to.
     """
     path = tempfile.mkdtemp(prefix=_PREFIX, dir=_temp_base())
     try:
@@ -127,15 +122,21 @@ def temporary_folder() -> Iterator[str]:
 
 
 def _temp_base() -> str:
-    """Directory for temporary files, short enough for Ray. Raises ConfigError for a long one."""
+    """Directory for temporary files, short enough for Ray. Raises ConfigError for a long one, and
+    for one that cannot be written to."""
     chosen = os.environ.get("RAY_TMPDIR")
     base = chosen or tempfile.gettempdir()
     longest = _LONGEST_TEMP_DIR - len(f"/{_PREFIX}") - _RANDOM_CHARACTERS
-    if len(base) <= longest:
-        return base
-    if chosen:
+    if len(base) > longest:
+        if chosen:
+            raise ConfigError(
+                f"RAY_TMPDIR = {chosen} has {len(base)} characters, too many for the paths of "
+                f"Ray's sockets; use at most {longest}"
+            )
+        base = "/tmp"
+    if not os.access(base, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"RAY_TMPDIR = {chosen} has {len(base)} characters, too many for the paths of Ray's "
-            f"sockets; use at most {longest}"
+            f"{base} is no directory that can be written to; name another one for the temporary "
+            "files of Ray with RAY_TMPDIR"
         )
-    return "/tmp"
+    return base

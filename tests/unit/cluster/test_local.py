@@ -35,6 +35,11 @@ def test_a_directory_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_TMPDIR", "/tmp/does-not-exist")
     with pytest.raises(ConfigError, match="does-not-exist is no directory that can be written"):
         check_local()
+    with (
+        pytest.raises(ConfigError, match="does-not-exist is no directory that can be written"),
+        local.temporary_folder(),
+    ):
+        pass
 
 
 def test_a_start_that_fails_leaves_nothing(
