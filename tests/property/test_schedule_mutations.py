@@ -179,7 +179,7 @@ def retargets(programs, index, at, rng):
         case Free(slot=slot):
             kind = {"kind": rng.choice(list(SlotKind))}
             side = {"side": rng.choice([Side.ATTENTION, Side.EXPERT])}
-            body[at] = Free(replace(slot, **rng.choice([mb, layer, kind, side])))
+            body[at] = Free(slot._replace(**rng.choice([mb, layer, kind, side])))
         case StepEnd():
             body[at] = StepEnd(rng.choice(STEP_OPS))
     return with_program(programs, index, body)
