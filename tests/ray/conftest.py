@@ -163,11 +163,12 @@ def leftovers(ray_tmpdir: str) -> Callable[[], list[str]]:
     """What runs of one test have left: processes of theirs, and temporary files.
 
     A process that was there before the test is another test's, such as the resource tracker that
-    multiprocessing keeps until the session ends.
+    multiprocessing keeps until the session ends. One that a run started ends by itself, a moment
+    after the run: it waits for the end of a pipe that the run's last process held.
     """
     before = {process.pid for process in psutil.process_iter()}
 
-    def find() -> list[str]:
+    def look() -> list[str]:
         found = [str(path) for path in Path(ray_tmpdir).iterdir()]
         for process in psutil.process_iter():
             try:
@@ -177,6 +178,12 @@ def leftovers(ray_tmpdir: str) -> Callable[[], list[str]]:
                     found.append(" ".join(process.cmdline()))
             except psutil.Error:
                 continue
+        return found
+
+    def find() -> list[str]:
+        deadline = time.monotonic() + 5
+        while (found := look()) and time.monotonic() < deadline:
+            time.sleep(0.1)
         return found
 
     return find
